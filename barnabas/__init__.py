@@ -1,0 +1,1 @@
+"""Barnabas: a Kafka-protocol broker; the face that a user's environment imports."""

@@ -1,0 +1,1 @@
+"""Spark jobs around a broker, spoken to only through Kafka's protocol."""

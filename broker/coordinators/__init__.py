@@ -1,0 +1,1 @@
+"""Group coordination: state machines over internal topics."""

@@ -1,0 +1,1 @@
+"""One function per API, grouped by subject; each module exports its routes."""

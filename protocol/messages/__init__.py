@@ -1,0 +1,1 @@
+"""Message classes, one per request, response and stored record; grouped by subject."""

@@ -1,0 +1,1 @@
+"""The controller: decides on metadata changes and applies their records."""

@@ -1,0 +1,1 @@
+"""Floor 2: batches on disk."""

@@ -1,0 +1,1 @@
+"""The segments engine: Kafka's own layout, one directory per partition."""

@@ -1,0 +1,155 @@
+"""From a decoded request to its answer: the table of APIs and the two shapes an answer may have.
+
+RULES    1. The ApiVersions answer is this table (seam 4): what has no row is not advertised.
+         2. A handler answers at once (a message), never (None: Produce with acks=0) or later (a Pending).
+            It creates no task; whoever completes the Pending runs on the loop.
+         3. Handlers are registered, not discovered: `server.py` collects their rows, nothing here imports one.
+         4. A handler that raises changed nothing: the client gets UNKNOWN_SERVER_ERROR where the message has room
+            for it, the fault is logged with its trace and counted, and the connection goes on or is closed.
+NOT HERE Bytes and sockets (`network/connection.py`), what an API does (its handler).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from protocol.schema import Message
+
+
+class ConnectionInfo:
+    """What a handler may know of the connection that a request came in on."""
+
+    __slots__ = (
+        "connection_id",
+        "listener_name",
+        "local_host",
+        "local_port",
+        "muted_until_mono_ms",
+        "peer_host",
+        "peer_port",
+        "principal",
+    )
+
+    def __init__(
+        self,
+        connection_id: int,
+        listener_name: str,
+        local: tuple[str, int],
+        peer: tuple[str, int],
+        principal: str,
+    ) -> None:
+        self.connection_id = connection_id
+        self.listener_name = listener_name
+        self.local_host, self.local_port = local
+        self.peer_host, self.peer_port = peer
+        self.principal = principal
+        self.muted_until_mono_ms = 0
+
+
+class RequestContext:
+    """One request's header, its time and where it came from."""
+
+    __slots__ = ("api_key", "api_version", "client_id", "connection", "correlation_id", "mono_ms", "wall_ms")
+
+    def __init__(
+        self,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str | None,
+        connection: ConnectionInfo,
+        mono_ms: int,
+        wall_ms: int,
+    ) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.connection = connection
+        self.mono_ms = mono_ms
+        self.wall_ms = wall_ms
+
+    @property
+    def principal(self) -> str:
+        """Who asks, as "User:name"."""
+        return self.connection.principal
+
+
+class Pending:
+    """An answer that comes later; complete it once, from the loop.
+
+    `complete` may come before the Pending is returned. When the connection goes away first, `on_cancel` is called
+    and a later `complete` is ignored.
+    """
+
+    __slots__ = ("_answer", "_deliver", "is_done", "on_cancel")
+
+    def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
+        self.on_cancel = on_cancel
+        self.is_done = False
+        self._answer: Message | None = None
+        self._deliver: Callable[[Message | None], None] | None = None
+
+    def complete(self, answer: Message | None) -> None:
+        """Give the answer (None: nothing is sent)."""
+        if self.is_done:
+            return
+        self.is_done = True
+        if self._deliver is None:
+            self._answer = answer
+        else:
+            self._deliver(answer)
+
+    def deliver_to(self, deliver: Callable[[Message | None], None]) -> None:
+        """The connection's side: call `deliver` with the answer, now or when it comes."""
+        if self.is_done:
+            deliver(self._answer)
+        else:
+            self._deliver = deliver
+
+    def cancel(self) -> None:
+        """The connection's side: nobody will read the answer."""
+        if self.is_done:
+            return
+        self.is_done = True
+        if self.on_cancel is not None:
+            self.on_cancel()
+
+
+Handler = Callable[[RequestContext, Any], "Message | Pending | None"]
+
+
+class Route(NamedTuple):
+    """A row of the API table.
+
+    `advertised_min` differs from `min_version` only for Produce, which must be advertised from 0 for old librdkafka
+    (KAFKA-18659) though it is served from 3.
+    """
+
+    api_key: int
+    min_version: int
+    max_version: int
+    handler: Handler
+    advertised_min: int | None = None
+
+
+class Router:
+    """The API table of one listener."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.table: dict[int, Route] = {}
+        for route in routes:
+            assert route.api_key not in self.table, f"API {route.api_key} has two handlers"
+            self.table[route.api_key] = route
+
+    def advertised(self) -> list[tuple[int, int, int]]:
+        """Every row as (API key, lowest, highest version), in the order of the keys."""
+        return [
+            (
+                route.api_key,
+                route.min_version if route.advertised_min is None else route.advertised_min,
+                route.max_version,
+            )
+            for _, route in sorted(self.table.items())
+        ]

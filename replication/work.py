@@ -1,0 +1,56 @@
+"""Where slow work goes: writes, syncs and background jobs, as closed functions (design D6, D12a, D12b).
+
+RULES    1. `run` sees only what was closed over when it was made; it may run in another thread.
+         2. `done` runs on the thread of the state machines, with None or the error that `run` raised.
+         3. Writes of one log directory are done in the order in which they were handed in; so are its syncs.
+         4. `done` may be called before the call that handed the work in returns.
+NOT HERE Threads (`broker/workers.py`); a simulation brings a worker of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from storage.disk import StorageError
+
+Run = Callable[[], None]
+Done = Callable[[StorageError | None], None]
+
+
+class Worker(Protocol):
+    """Does slow work and reports back."""
+
+    def write(self, directory: str, size: int, run: Run, done: Done) -> None:
+        """Write `size` bytes in a log directory: in line while that is quick, else in its writer thread."""
+
+    def sync(self, directory: str, run: Run, done: Done) -> None:
+        """Make something of a log directory durable; never in line with the caller."""
+
+    def background(self, run: Run, done: Done) -> None:
+        """Do something whose order does not matter: deleting files, warming pages."""
+
+
+class InlineWorker:
+    """Does everything at once in the caller's thread: for tests and for tools."""
+
+    def write(self, directory: str, size: int, run: Run, done: Done) -> None:  # noqa: ARG002
+        """Write at once."""
+        _run_and_report(run, done)
+
+    def sync(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002
+        """Sync at once."""
+        _run_and_report(run, done)
+
+    def background(self, run: Run, done: Done) -> None:
+        """Do it at once."""
+        _run_and_report(run, done)
+
+
+def _run_and_report(run: Run, done: Done) -> None:
+    error: StorageError | None = None
+    try:
+        run()
+    except StorageError as failure:
+        error = failure
+    done(error)

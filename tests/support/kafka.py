@@ -1,0 +1,284 @@
+"""Apache Kafka itself, as an oracle: its jars, its tools, one node of it on this machine.
+
+RULES    1. The jars lie in $KAFKA_HOME/libs, by default ~/.cache/apache-kafka/libs; `make kafka-jars` puts
+            them there.
+         2. A test that wants them is marked `@needs_kafka` and says why when it is skipped.
+         3. No JVM outlives the test that started it.
+NOT HERE Fetching Spark's jars (`barnabas/pipeline/jars.py`).
+
+Run as a program, `python -m tests.support.kafka`, it fetches the jars.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+HERE = Path(__file__).parent
+KAFKA_VERSION = "4.3.1"
+BROKER_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
+START_LIMIT_S = 90.0
+STOP_LIMIT_S = 20.0
+CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+def kafka_home() -> Path:
+    """The folder that holds `libs`."""
+    return Path(os.environ.get("KAFKA_HOME") or Path.home() / ".cache" / "apache-kafka")
+
+
+def java_command() -> str | None:
+    """The `java` to run: of JAVA_HOME when that is set, else of the path."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (java := shutil.which(str(Path(home) / "bin" / "java"))):
+        return java
+    return shutil.which("java")
+
+
+def kafka_classpath() -> str | None:
+    """The class path of broker and tools, or None where the jars are missing."""
+    libs = kafka_home() / "libs"
+    return str(libs / "*") if (libs / BROKER_JAR).is_file() else None
+
+
+def why_no_kafka() -> str | None:
+    """Why Kafka's classes cannot run here, in a sentence; None when they can."""
+    if java_command() is None:
+        return "no java on the path: install a JDK 17"
+    if kafka_classpath() is None:
+        return f"no {BROKER_JAR} in {kafka_home() / 'libs'}: run make kafka-jars"
+    return None
+
+
+needs_kafka = pytest.mark.skipif(why_no_kafka() is not None, reason=why_no_kafka() or "Kafka's jars are here")
+
+
+def tool_command(cls: str, *args: object, heap: str = "512M") -> list[str]:
+    """The whole command line that runs one class of Kafka."""
+    java, classpath = java_command(), kafka_classpath()
+    if java is None or classpath is None:
+        pytest.skip(str(why_no_kafka()))
+    return [
+        java,
+        f"-Xmx{heap}",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Djava.awt.headless=true",
+        f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}",
+        "-cp",
+        classpath,
+        cls,
+        *(str(arg) for arg in args),
+    ]
+
+
+def run_tool(
+    cls: str,
+    *args: object,
+    timeout_s: float = 60,
+    input: str | None = None,  # noqa: A002 - the name that subprocess.run uses
+) -> subprocess.CompletedProcess[str]:
+    """Run a tool to its end; its exit code, its output and its errors are the caller's to judge."""
+    return subprocess.run(
+        tool_command(cls, *args),
+        input=input,
+        stdin=subprocess.DEVNULL if input is None else None,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ApacheKafka:
+    """One node of Apache Kafka, broker and controller, for as long as the `with` block lasts.
+
+    Use it as `with ApacheKafka({"num.partitions": 4}) as kafka: ... kafka.bootstrap`. With a `data_dir` the
+    directory is kept, and it is formatted only when it has no meta.properties: so a directory that another
+    broker has written can be opened too.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        data_dir: Path | None = None,
+        heap: str = "512M",
+    ) -> None:
+        self._settings = dict(settings or {})
+        self._heap = heap
+        self._temporary = tempfile.TemporaryDirectory(prefix="apache-kafka-")
+        self._work_dir = Path(self._temporary.name)
+        self.data_dir = data_dir or self._work_dir / "data"
+        self.port = free_port()
+        self.log_path = self._work_dir / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The JVM's process id."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._temporary.cleanup()
+
+    def start(self) -> None:
+        """Format the directory when need be, start, and wait until it answers."""
+        properties = self._write_properties()
+        if not (self.data_dir / "meta.properties").exists():
+            formatted = run_tool(
+                "kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER_ID, "-c", properties
+            )
+            if formatted.returncode != 0:
+                raise RuntimeError(f"Kafka did not format {self.data_dir}: {formatted.stderr.strip()}")
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                tool_command("kafka.Kafka", properties, heap=self._heap),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._wait_until_it_answers()
+
+    def stop(self) -> None:
+        """Ask it to stop, and see that it is gone."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: an unclean stop."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, sign: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(sign)
+        try:
+            process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _write_properties(self) -> Path:
+        controller_port = free_port()
+        settings: dict[str, object] = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": self.data_dir,
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 5,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 5,
+            "group.initial.rebalance.delay.ms": 0,
+            **self._settings,
+        }
+        path = self._work_dir / "server.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return path
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise RuntimeError(f"Kafka ended at its start:\n{self._tail_of_the_log()}")
+            if _answers_api_versions(self.port):
+                return
+            time.sleep(0.1)  # another program's start cannot be waited for by an event
+        self.kill()
+        raise RuntimeError(f"Kafka did not answer within {START_LIMIT_S:.0f} s:\n{self._tail_of_the_log()}")
+
+    def _tail_of_the_log(self) -> str:
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-15:])
+
+
+# ApiVersions v0, correlation id 7, client id "t": the smallest question every broker answers.
+_API_VERSIONS_V0 = bytes.fromhex("0000000b 0012 0000 00000007 0001 74".replace(" ", ""))
+
+
+def _answers_api_versions(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            connection.sendall(_API_VERSIONS_V0)
+            return len(connection.recv(8)) > 0
+    except OSError:
+        return False
+
+
+def fetch_jars() -> None:
+    """Copy Kafka's jars into `kafka_home()/libs` through Maven, or end with a sentence."""
+    if kafka_classpath() is not None:
+        return
+    if java_command() is None or shutil.which("mvn") is None:
+        raise SystemExit(
+            "Kafka's jars need a JDK 17 and Maven (mvn): install both, then run make kafka-jars."
+        )
+    libs = kafka_home() / "libs"
+    libs.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kafka-pom-") as work:
+        # A copy, so that Maven leaves nothing beside our sources.
+        pom = shutil.copy(HERE / "apache-kafka-pom.xml", Path(work) / "pom.xml")
+        outcome = subprocess.run(
+            [
+                "mvn",
+                "-q",
+                "-B",
+                "-f",
+                str(pom),
+                "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies",
+                "-DincludeScope=runtime",
+                f"-DoutputDirectory={libs}",
+            ],
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    if outcome.returncode != 0 or kafka_classpath() is None:
+        raise SystemExit(f"Maven did not copy Kafka's jars to {libs}: its own lines above say why.")
+
+
+if __name__ == "__main__":
+    fetch_jars()
+    sys.stdout.write(f"{kafka_home() / 'libs'}\n")

@@ -1,0 +1,94 @@
+"""The small values of Kafka's formats: varints and uuids.
+
+FORMAT   uvarint  7 bits per byte, lowest first, the top bit says that more follow; at most 5 bytes, below 2**31
+                  where it is a length
+         varint   zigzag (0, -1, 1, -2, ...) written as a uvarint of 32 bits; varlong: of 64 bits, at most 10 bytes
+         uuid     16 bytes; as text base64 of the url alphabet without padding, as Kafka prints it
+RULES    1. Reading takes any buffer and a position and gives the value and the position behind it.
+         2. A value that runs past the buffer, or is longer than its kind may be, is a MalformedRequest.
+NOT HERE Strings, arrays, tagged fields: the compiled codecs inline them (`codec.py`).
+"""
+
+from __future__ import annotations
+
+import binascii
+from typing import TypeAlias
+
+from protocol.errors import MalformedRequest
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+ZERO_UUID = bytes(16)
+MAX_UUID_TEXT_LENGTH = 22
+
+
+def uvarint(value: int) -> bytes:
+    """The uvarint of a value that is not negative."""
+    assert value >= 0, "an unsigned varint cannot be negative"
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def varint(value: int) -> bytes:
+    """The zigzag varint of a signed value of 32 or 64 bits (a varlong has the same bytes)."""
+    return uvarint((value << 1) if value >= 0 else (-value << 1) - 1)
+
+
+def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """An unsigned varint of 32 bits."""
+    return _read(buffer, position, 5, 32)
+
+
+def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """A zigzag varint of 32 bits."""
+    value, position = _read(buffer, position, 5, 32)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
+    """A zigzag varint of 64 bits."""
+    value, position = _read(buffer, position, 10, 64)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _read(buffer: Buffer, position: int, max_bytes: int, bits: int) -> tuple[int, int]:
+    value = 0
+    try:
+        for shift in range(0, 7 * max_bytes, 7):
+            byte = buffer[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value >> bits:
+                    raise MalformedRequest(f"a varint has more than {bits} bits")
+                return value, position
+    except IndexError:
+        raise MalformedRequest("a varint runs past the end") from None
+    raise MalformedRequest(f"a varint is longer than {max_bytes} bytes")
+
+
+def uuid_text(uuid: bytes) -> str:
+    """A uuid as Kafka prints it: base64 with - and _, no padding."""
+    assert len(uuid) == len(ZERO_UUID), "a uuid has 16 bytes"
+    text = binascii.b2a_base64(uuid, newline=False).rstrip(b"=")
+    return text.replace(b"+", b"-").replace(b"/", b"_").decode("ascii")
+
+
+def uuid_from_text(text: str) -> bytes:
+    """The uuid of its base64 text; ValueError with a sentence when it is none."""
+    if len(text) > MAX_UUID_TEXT_LENGTH + 2:
+        raise ValueError(f"{text[:32]!r}... is too long for a base64 uuid")
+    padded = text.rstrip("=").replace("-", "+").replace("_", "/") + "=="
+    try:
+        uuid = binascii.a2b_base64(padded, strict_mode=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(f"{text!r} is not a base64 uuid") from None
+    if len(uuid) != len(ZERO_UUID):
+        raise ValueError(f"{text!r} is not a base64 uuid: it has {len(uuid)} bytes, not 16")
+    return uuid

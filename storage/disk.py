@@ -1,0 +1,332 @@
+"""The only door to the file system; nothing else in the daemon's lower floors opens, writes, renames or syncs a file.
+
+RULES    1. Every failure of the system leaves here as `StorageError`, a sentence with the path and the errno.
+         2. A `File` has no position of its own: every read and write names one, so threads may share it.
+         3. `pwrite` writes everything or raises; what a failed one left behind is the caller's to cut off.
+         4. A descriptor is closed when the last reference to its `File` is gone: whoever still sends from a file
+            keeps it readable, also after it was renamed or deleted.
+         5. Mappings are for reading only, and are closed before their file is cut: touching a page beyond the end
+            would be SIGBUS, a store that finds the disk full too.
+         6. `sync` is data and size (fdatasync); a name is durable after `sync_dir` of its directory.
+NOT HERE When to sync (log.py), and what the bytes mean. Tests and simulations bring a `Disk` of their own: subclass
+         it and override `open`, or `File` and its two system calls.
+"""
+# ruff: noqa: PTH  (paths are plain strings below: a Path for every call would cost more than the call)
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+Buffer = bytes | bytearray | memoryview
+
+_locked: set[tuple[int, int]] = set()
+
+
+class StorageError(Exception):
+    """The disk failed, or refused; its log directory goes offline."""
+
+    def __init__(self, action: str, path: str, error: OSError | None = None) -> None:
+        reason = "" if error is None else f": {error.strerror or error}"
+        super().__init__(f"Cannot {action} {path}{reason}.")
+        self.path = path
+        self.errno = None if error is None else error.errno
+
+
+class Mapping(mmap.mmap):
+    """A read-only view of a file's first bytes; it holds a descriptor of its own."""
+
+    _disk: Disk
+
+    def close(self) -> None:
+        """Give the pages and the descriptor back; harmless when done already."""
+        super().close()
+        self._disk.forget(-id(self))
+
+    def __del__(self) -> None:
+        if not self.closed:
+            self.close()
+
+
+class File:
+    """One open file, read and written at positions."""
+
+    __slots__ = ("__weakref__", "_descriptor", "_disk", "path")
+
+    def __init__(self, disk: Disk, path: str, descriptor: int) -> None:
+        self._disk = disk
+        self._descriptor = descriptor
+        self.path = path
+        disk.remember(descriptor)
+
+    def __repr__(self) -> str:
+        return f"File({self.path!r}, {self._descriptor})"
+
+    def __del__(self) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Descriptor, for sendfile; -1 when closed."""
+        return self._descriptor
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._descriptor < 0
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+        try:
+            return os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise StorageError("ask the size of", self.path, error) from error
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to `length` bytes; fewer only where the file ends."""
+        try:
+            data = self._read_some(length, position)
+            while len(data) < length:
+                more = self._read_some(length - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise StorageError("read", self.path, error) from error
+        return data
+
+    def pread_into(self, view: memoryview | bytearray, position: int) -> int:
+        """Fill `view`; return how many bytes there were, fewer only where the file ends."""
+        filled = 0
+        with memoryview(view) as target:
+            try:
+                while filled < len(target):
+                    count = os.preadv(self._descriptor, [target[filled:]], position + filled)
+                    if not count:
+                        break
+                    filled += count
+            except OSError as error:
+                raise StorageError("read", self.path, error) from error
+        return filled
+
+    def pwrite(self, buffer: Buffer, position: int) -> None:
+        """Write all of `buffer`, or raise."""
+        length = len(buffer)
+        try:
+            written = self._write_some(buffer, position)
+            while written < length:
+                with memoryview(buffer) as view:
+                    written += self._write_some(view[written:], position + written)
+        except OSError as error:
+            raise StorageError("write", self.path, error) from error
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or lengthen it with zeros."""
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise StorageError("truncate", self.path, error) from error
+
+    def sync(self) -> None:
+        """Return when the data and the size are durable; a failure is final, never to be tried again."""
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise StorageError("sync", self.path, error) from error
+
+    def map(self, length: int) -> Mapping:
+        """Map the first `length` bytes, at least one, for reading."""
+        try:
+            mapping = Mapping(self._descriptor, length, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            cause = error if isinstance(error, OSError) else OSError(0, str(error))
+            raise StorageError("map", self.path, cause) from error
+        mapping._disk = self._disk  # noqa: SLF001
+        self._disk.remember(-id(mapping))
+        return mapping
+
+    def close(self) -> None:
+        """Close the descriptor now; only for who knows that nobody else holds this file."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._disk.forget(descriptor)
+            os.close(descriptor)
+
+    def _read_some(self, length: int, position: int) -> bytes:
+        return os.pread(self._descriptor, length, position)
+
+    def _write_some(self, buffer: Buffer, position: int) -> int:
+        return os.pwrite(self._descriptor, buffer, position)
+
+
+class Lock:
+    """Holds a lock file against other processes until it is released or the process ends."""
+
+    __slots__ = ("_descriptor", "_identity", "path")
+
+    def __init__(self, path: str, descriptor: int, identity: tuple[int, int]) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._identity = identity
+
+    def release(self) -> None:
+        """Let others in; harmless when done already."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            _locked.discard(self._identity)
+            os.close(descriptor)
+
+
+class Disk:
+    """The file system, with errors as sentences and open descriptors counted."""
+
+    def __init__(self) -> None:
+        self._held: set[int] = set()
+
+    @property
+    def open_files(self) -> int:
+        """Descriptors held by files and mappings of this disk."""
+        return len(self._held)
+
+    def remember(self, handle: int) -> None:
+        """Count a descriptor (its number) or a mapping (minus its identity)."""
+        self._held.add(handle)
+
+    def forget(self, handle: int) -> None:
+        """Count no longer."""
+        self._held.discard(handle)
+
+    def open(self, path: str, *, write: bool, create: bool = False) -> File:
+        """Open a file that exists, or make it when `create`."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        try:
+            return File(self, path, os.open(path, flags, 0o644))
+        except OSError as error:
+            raise StorageError("open", path, error) from error
+
+    def exists(self, path: str) -> bool:
+        """Whether anything has this name."""
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        """Whether this is a directory."""
+        return os.path.isdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, in no order."""
+        with _reported("list", path):
+            return os.listdir(path)
+
+    def make_dirs(self, path: str) -> None:
+        """Make a directory and those above it; nothing when it is there."""
+        with _reported("make the directory", path):
+            os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file or directory another name, replacing a file of that name."""
+        with _reported(f"rename {source} to", target):
+            os.rename(source, target)
+
+    def unlink(self, path: str, *, missing_ok: bool = False) -> None:
+        """Remove a file's name."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError as error:
+            if not missing_ok:
+                raise StorageError("delete", path, error) from error
+        except OSError as error:
+            raise StorageError("delete", path, error) from error
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all below it; nothing when it is gone."""
+        with _reported("delete", path):
+            for root, directories, files in os.walk(path, topdown=False):
+                for name in files:
+                    os.unlink(f"{root}/{name}")
+                for name in directories:
+                    remove = os.unlink if os.path.islink(f"{root}/{name}") else os.rmdir
+                    remove(f"{root}/{name}")
+            if os.path.lexists(path):
+                os.rmdir(path)
+
+    def size(self, path: str) -> int:
+        """Bytes in a file."""
+        with _reported("ask the size of", path):
+            return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        """When a file was last written, in wall milliseconds."""
+        with _reported("ask the age of", path):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
+    def read(self, path: str) -> bytes:
+        """All of a (small) file."""
+        with _reported("read", path), open(path, "rb") as file:
+            return file.read()
+
+    def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True) -> None:
+        """Give a file new contents so that a reader, or a crash, finds either the old or the new ones."""
+        temporary = path + ".tmp"
+        file = self.open(temporary, write=True, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(data, 0)
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        if sync:
+            self.sync_dir(os.path.dirname(path) or ".")
+
+    def sync_dir(self, path: str) -> None:
+        """Make names made, changed or removed in a directory durable."""
+        with _reported("sync the directory", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def sync_all(self, files: Iterable[File], directories: Iterable[str] = ()) -> None:
+        """Sync several files, then the directories that name them."""
+        for file in files:
+            file.sync()
+        for directory in directories:
+            self.sync_dir(directory)
+
+    def lock(self, path: str) -> Lock:
+        """Take a lock file (the kind of lock that Java takes), or raise when another process or we hold it."""
+        with _reported("lock", path):
+            # A process may hold such a lock twice, and closing any descriptor of the file lets go of it.
+            if os.path.exists(path) and _identity(os.stat(path)) in _locked:
+                raise StorageError("lock", path, OSError(0, "this process holds it already"))
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                raise StorageError("lock", path, OSError(error.errno, "another process holds it")) from error
+            identity = _identity(os.fstat(descriptor))
+        _locked.add(identity)
+        return Lock(path, descriptor, identity)
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that we may still write where `path` lies."""
+        with _reported("ask the free space of", path):
+            figures = os.statvfs(path)
+        return figures.f_bavail * figures.f_frsize
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+@contextmanager
+def _reported(action: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(action, path, error) from error

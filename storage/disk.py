@@ -11,14 +11,15 @@ RULES    1. Every failure of the system leaves here as `StorageError`, a sentenc
 NOT HERE When to sync (log.py), and what the bytes mean. Tests and simulations bring a `Disk` of their own: subclass
          it and override `open`, or `File` and its two system calls.
 """
-# ruff: noqa: PTH  (paths are plain strings below: a Path for every call would cost more than the call)
+# Paths are plain strings in storage: a Path for every call would cost more than the call.
+# ruff: noqa: PTH103, PTH104, PTH106, PTH108, PTH110, PTH112, PTH114, PTH116, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
 import fcntl
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 Buffer = bytes | bytearray | memoryview
@@ -289,13 +290,6 @@ class Disk:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-
-    def sync_all(self, files: Iterable[File], directories: Iterable[str] = ()) -> None:
-        """Sync several files, then the directories that name them."""
-        for file in files:
-            file.sync()
-        for directory in directories:
-            self.sync_dir(directory)
 
     def lock(self, path: str) -> Lock:
         """Take a lock file (the kind of lock that Java takes), or raise when another process or we hold it."""

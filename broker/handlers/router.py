@@ -17,6 +17,13 @@ from typing import Any, NamedTuple
 from protocol.schema import Message
 
 
+class CloseConnection(Exception):
+    """A handler's wish to end the connection without an answer; the message is logged.
+
+    Apache Kafka does so where the protocol leaves no room for an error: a failed Produce with acks=0.
+    """
+
+
 class ConnectionInfo:
     """What a handler may know of the connection that a request came in on."""
 
@@ -83,13 +90,15 @@ class Pending:
     and a later `complete` is ignored.
     """
 
-    __slots__ = ("_answer", "_deliver", "is_done", "on_cancel")
+    __slots__ = ("_answer", "_close", "_close_reason", "_deliver", "is_done", "on_cancel")
 
     def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
         self.on_cancel = on_cancel
         self.is_done = False
         self._answer: Message | None = None
         self._deliver: Callable[[Message | None], None] | None = None
+        self._close: Callable[[str], None] | None = None
+        self._close_reason: str | None = None
 
     def complete(self, answer: Message | None) -> None:
         """Give the answer (None: nothing is sent)."""
@@ -101,12 +110,24 @@ class Pending:
         else:
             self._deliver(answer)
 
-    def deliver_to(self, deliver: Callable[[Message | None], None]) -> None:
-        """The connection's side: call `deliver` with the answer, now or when it comes."""
+    def close(self, reason: str) -> None:
+        """End the connection instead of answering; the pending form of raising `CloseConnection`."""
         if self.is_done:
+            return
+        self.is_done = True
+        self._close_reason = reason
+        if self._close is not None:
+            self._close(reason)
+
+    def deliver_to(self, deliver: Callable[[Message | None], None], close: Callable[[str], None]) -> None:
+        """The connection's side: call `deliver` with the answer, or `close` with a reason, now or when it comes."""
+        if self._close_reason is not None:
+            close(self._close_reason)
+        elif self.is_done:
             deliver(self._answer)
         else:
             self._deliver = deliver
+            self._close = close
 
     def cancel(self) -> None:
         """The connection's side: nobody will read the answer."""

@@ -1,0 +1,139 @@
+"""From a frame to the parts of its answer: header, version, decode, handle, encode.
+
+RULES    1. An unknown API, or a version outside its row, ends the connection, as Apache Kafka ends it; only ApiVersions
+            answers a version it does not know, in its oldest layout with UNSUPPORTED_VERSION (api-table, trap 1).
+         2. What a (key, version) needs is looked up once and kept: codec functions, header layout, handler.
+         3. A handler's fault is logged with its trace and counted; the client gets UNKNOWN_SERVER_ERROR where the
+            response has room for it, else the connection ends.
+NOT HERE The table (`router.py`), sockets (`network/`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from protocol.api import MESSAGES, ApiKey, request_header_version, response_header_version
+from protocol.codec import decoder, encoder
+from protocol.messages.metadata import ApiVersionsRequest
+from protocol.schema import Message
+
+from broker.handlers.router import CloseConnection, ConnectionInfo, Handler, Pending, RequestContext, Router
+from protocol.errors import ErrorCode, MalformedRequest
+from protocol.framing import Part, frame_response, parse_request_header
+from protocol.primitives import skip_tagged_fields
+
+_log = logging.getLogger("barnabas.dispatch")
+
+
+class _Entry(NamedTuple):
+    """What one (key, version) needs."""
+
+    handler: Handler
+    decode: Callable[[bytearray, int], tuple[Message, int]]
+    encode: Callable[[Message], list[Part]]
+    response_class: type[Message]
+    has_flexible_request_header: bool
+    has_flexible_response_header: bool
+
+
+class PendingParts:
+    """A pending answer with what turns it into parts."""
+
+    __slots__ = ("_encode", "_pending")
+
+    def __init__(self, pending: Pending, encode: Callable[[Message], list[Part]]) -> None:
+        self._pending = pending
+        self._encode = encode
+
+    def deliver_to(self, deliver: Callable[[list[Part] | None], None], close: Callable[[str], None]) -> None:
+        """Call `deliver` with the parts, or `close` with a reason, now or when the answer comes."""
+        self._pending.deliver_to(
+            lambda answer: deliver(None if answer is None else self._encode(answer)),
+            close,
+        )
+
+    def cancel(self) -> None:
+        """Nobody will read the answer."""
+        self._pending.cancel()
+
+
+class Dispatcher:
+    """Answers the frames of one listener's connections."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._entries: dict[tuple[int, int], _Entry] = {}
+        self.handler_faults = 0
+
+    def dispatch(self, frame: bytearray, connection: ConnectionInfo, mono_ms: int) -> list[Part] | PendingParts | None:
+        """Answer one request.
+
+        Raises:
+            MalformedRequest: the peer broke the protocol; CloseConnection: a handler wants the connection to end.
+        """
+        header = parse_request_header(frame)
+        api_key, api_version, correlation_id, client_id, position = header
+        entry = self._entries.get((api_key, api_version)) or self._find(api_key, api_version)
+        context = RequestContext(
+            api_key, api_version, correlation_id, client_id, connection, mono_ms, time.time_ns() // 1_000_000
+        )
+        if entry is None:  # ApiVersions of a version from the future
+            return self._answer_unknown_api_versions(context)
+        if entry.has_flexible_request_header:
+            position = skip_tagged_fields(frame, position)
+        request, _ = entry.decode(frame, position)
+        try:
+            answer = entry.handler(context, request)
+        except (CloseConnection, MalformedRequest):
+            raise
+        except Exception:  # noqa: BLE001
+            answer = self._answer_fault(entry, context)
+        if answer is None:
+            return None
+        if isinstance(answer, Pending):
+            return PendingParts(answer, lambda message: _encode(entry, correlation_id, message))
+        return _encode(entry, correlation_id, answer)
+
+    def _find(self, api_key: int, api_version: int) -> _Entry | None:
+        route = self._router.table.get(api_key)
+        if route is None:
+            raise MalformedRequest(f"API key {api_key} (version {api_version}) is not served")
+        if not route.min_version <= api_version <= route.max_version:
+            if api_key == ApiKey.API_VERSIONS:
+                return None
+            raise MalformedRequest(f"version {api_version} of {ApiKey(api_key).name} is not served")
+        request_class, response_class = MESSAGES[ApiKey(api_key)]
+        entry = _Entry(
+            route.handler,
+            decoder(request_class, api_version),
+            encoder(response_class, api_version),
+            response_class,
+            request_header_version(api_key, api_version) >= 2,
+            response_header_version(api_key, api_version) >= 1,
+        )
+        self._entries[api_key, api_version] = entry
+        return entry
+
+    def _answer_unknown_api_versions(self, context: RequestContext) -> list[Part]:
+        entry = self._entries.get((ApiKey.API_VERSIONS, 0)) or self._find(ApiKey.API_VERSIONS, 0)
+        assert entry is not None
+        answer = entry.handler(context, ApiVersionsRequest())
+        assert isinstance(answer, Message)
+        return _encode(entry, context.correlation_id, answer)
+
+    def _answer_fault(self, entry: _Entry, context: RequestContext) -> Message:
+        self.handler_faults += 1
+        name = ApiKey(context.api_key).name
+        _log.exception("fault while answering %s version %d", name, context.api_version)
+        answer = entry.response_class()
+        if not hasattr(answer, "error_code"):
+            raise CloseConnection(f"a fault while answering {name}; the trace is in the log") from None
+        answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+        return answer
+
+
+def _encode(entry: _Entry, correlation_id: int, answer: Message) -> list[Part]:
+    return frame_response(correlation_id, entry.encode(answer), flexible_header=entry.has_flexible_response_header)

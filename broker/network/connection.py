@@ -1,0 +1,195 @@
+"""One client: read frames, have one request at a time answered, send answers in order (seeds.md Z4; design D3).
+
+RULES    1. At most one request of a connection is in work, its answer's sending included; later frames wait in order.
+         2. The socket is watched for writing only while something is unsent, and for reading only while little waits.
+         3. A request that can be answered at once is answered in the same callback: no task, no future.
+         4. A peer that breaks the protocol costs one log line and its connection, never more.
+NOT HERE Accepting (`listener.py`), what a request means (`handlers/`), how parts leave (`sender.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from broker.handlers.dispatch import Dispatcher, PendingParts
+from broker.handlers.router import CloseConnection, ConnectionInfo
+from broker.network.sender import RegionEnded, Sender
+from broker.network.wire import Wire
+from protocol.errors import MalformedRequest
+from protocol.framing import FrameReader, Part
+
+_log = logging.getLogger("barnabas.network")
+
+_WAITING_FRAMES = 8
+"""Frames that may wait behind a request in work before the socket is left unread."""
+
+
+class Connection:
+    """The life of one accepted socket; everything happens in the loop's callbacks."""
+
+    __slots__ = (
+        "_busy", "_dispatcher", "_frames", "_is_reading", "_is_writing", "_loop", "_on_close", "_pending", "_reader",
+        "_sender", "_wire", "info", "is_closed", "last_active_mono_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        wire: Wire,
+        info: ConnectionInfo,
+        dispatcher: Dispatcher,
+        reader: FrameReader,
+        on_close: Callable[[Connection], None],
+    ) -> None:
+        self._loop = loop
+        self._wire = wire
+        self.info = info
+        self._dispatcher = dispatcher
+        self._reader = reader
+        self._on_close = on_close
+        self._sender = Sender(wire)
+        self._frames: deque[bytearray] = deque()
+        self._pending: PendingParts | None = None
+        self._busy = False
+        self._is_reading = False
+        self._is_writing = False
+        self.is_closed = False
+        self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._watch_reading(wanted=True)
+
+    def close(self) -> None:
+        """End the connection now; a waiting request is cancelled."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._watch_reading(wanted=False)
+        self._watch_writing(wanted=False)
+        self._wire.close()
+        self._frames.clear()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.cancel()
+        self._on_close(self)
+
+    # ------------------------------------------------------------ reading
+    def _on_readable(self) -> None:
+        try:
+            count = self._wire.receive(self._reader.space())
+            if count is None:
+                return
+            if count == 0:
+                self.close()
+                return
+            frames = self._reader.received(count)
+        except MalformedRequest as error:
+            self._end_for(error)
+            return
+        except OSError:  # reset by the peer: the usual end of a client that was killed
+            self.close()
+            return
+        if not frames:
+            return
+        if len(frames) == 1 and not self._busy:
+            self._serve(frames[0])
+            return
+        self._frames.extend(frames)
+        self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        frames = self._frames
+        while frames and not self._busy and not self.is_closed:
+            self._serve(frames.popleft())
+        if not self.is_closed:
+            self._watch_reading(wanted=len(frames) < _WAITING_FRAMES)
+
+    def _serve(self, frame: bytearray) -> None:
+        now_ms = time.monotonic_ns() // 1_000_000
+        self.last_active_mono_ms = now_ms
+        try:
+            answer = self._dispatcher.dispatch(frame, self.info, now_ms)
+        except (MalformedRequest, CloseConnection) as error:
+            self._end_for(error)
+            return
+        if answer is None:
+            return
+        if isinstance(answer, PendingParts):
+            self._busy = True
+            self._pending = answer
+            answer.deliver_to(self._deliver, self._end_because)
+        else:
+            self._send(answer)
+
+    def _deliver(self, parts: list[Part] | None) -> None:
+        """A pending answer has come (on the loop)."""
+        self._pending = None
+        if self.is_closed:
+            return
+        self._busy = False
+        if parts is not None:
+            self._send(parts)
+        if not self._busy and self._frames:
+            self._loop.call_soon(self._serve_waiting)
+
+    # ------------------------------------------------------------ writing
+    def _send(self, parts: list[Part]) -> None:
+        try:
+            done = self._sender.send(parts)
+        except (OSError, RegionEnded) as error:
+            self._lose(error)
+            return
+        if not done:
+            self._busy = True
+            self._watch_writing(wanted=True)
+
+    def _on_writable(self) -> None:
+        self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
+        try:
+            done = self._sender.resume()
+        except (OSError, RegionEnded) as error:
+            self._lose(error)
+            return
+        if done:
+            self._watch_writing(wanted=False)
+            self._busy = False
+            self._serve_waiting()
+
+    def _lose(self, error: Exception) -> None:
+        if isinstance(error, RegionEnded):
+            _log.warning("closing %s: %s", self._peer(), error)
+        self.close()
+
+    # ------------------------------------------------------------ watching
+    def _watch_reading(self, *, wanted: bool) -> None:
+        if wanted is self._is_reading:
+            return
+        self._is_reading = wanted
+        if wanted:
+            self._loop.add_reader(self._wire.fileno(), self._on_readable)
+        else:
+            self._loop.remove_reader(self._wire.fileno())
+
+    def _watch_writing(self, *, wanted: bool) -> None:
+        if wanted is self._is_writing:
+            return
+        self._is_writing = wanted
+        if wanted:
+            self._loop.add_writer(self._wire.fileno(), self._on_writable)
+        else:
+            self._loop.remove_writer(self._wire.fileno())
+
+    def _end_for(self, error: Exception) -> None:
+        self._end_because(str(error))
+
+    def _end_because(self, reason: str) -> None:
+        _log.warning("closing %s: %s", self._peer(), reason)
+        self.close()
+
+    def _peer(self) -> str:
+        return f"{self.info.peer_host}:{self.info.peer_port}"

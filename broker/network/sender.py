@@ -1,0 +1,105 @@
+"""Sends a response, a chain of parts, over partial writes (seeds.md Z2, Z3; design D5).
+
+RULES    1. Parts leave in order: header bytes, region, header bytes, region, …
+         2. One turn sends at most `TURN_BYTES`, so that one fast reader does not own the loop.
+         3. What is unsent costs its header bytes and one reference to a file; a region is never read.
+NOT HERE When to send (`connection.py` watches the socket).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from protocol.records import FileRegion
+
+from broker.network.wire import Buffer, Wire
+from protocol.framing import Part
+
+TURN_BYTES = 2 * 1024 * 1024
+_BUFFERS_PER_CALL = 64
+
+
+class RegionEnded(Exception):
+    """A region's file ended early, so the promised bytes cannot be sent and the connection must end."""
+
+
+class Sender:
+    """The unsent parts of one connection."""
+
+    __slots__ = ("_parts", "_skip", "_wire", "bytes_sent")
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._parts: deque[Part] = deque()
+        self._skip = 0  # bytes of the first part that are sent already
+        self.bytes_sent = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything has been handed to the kernel."""
+        return not self._parts
+
+    def send(self, parts: list[Part]) -> bool:
+        """Send at once what goes; whether all of it went."""
+        if len(parts) == 1 and not self._parts:  # nearly every response without records
+            (part,) = parts
+            if not isinstance(part, FileRegion):
+                sent = self._wire.send(part, more=False) or 0
+                self.bytes_sent += sent
+                if sent == len(part):
+                    return True
+                self._skip = sent
+                self._parts.append(part)
+                return False
+        self._parts.extend(parts)
+        return self.resume()
+
+    def resume(self) -> bool:
+        """Send more of what is left, at most one turn's worth; whether nothing is left.
+
+        Raises:
+            OSError: the connection is broken; RegionEnded: a file ended before its region.
+        """
+        budget = TURN_BYTES
+        parts = self._parts
+        while parts and budget > 0:
+            part = parts[0]
+            if isinstance(part, FileRegion):
+                sent = self._wire.send_file(part, self._skip, budget)
+                if sent == 0 and part.length > self._skip:
+                    raise RegionEnded("a log file ended before the region that was being sent")
+            else:
+                sent = self._send_buffers()
+            if sent is None:
+                return False
+            budget -= sent
+            self.bytes_sent += sent
+            self._advance(sent)
+        return not parts
+
+    def _send_buffers(self) -> int | None:
+        """Send the run of byte parts at the front in one call."""
+        parts = self._parts
+        buffers: list[Buffer] = []
+        for part in parts:
+            if isinstance(part, FileRegion) or len(buffers) == _BUFFERS_PER_CALL:
+                break
+            buffers.append(part)
+        more = len(parts) > len(buffers)
+        if self._skip:
+            buffers[0] = memoryview(buffers[0])[self._skip :]
+        if len(buffers) == 1:
+            return self._wire.send(buffers[0], more=more)
+        return self._wire.send_all(buffers, more=more)
+
+    def _advance(self, sent: int) -> None:
+        parts = self._parts
+        skip = self._skip + sent
+        while parts:
+            part = parts[0]
+            length = part.length if isinstance(part, FileRegion) else len(part)
+            if skip < length:
+                break
+            skip -= length
+            parts.popleft()
+        self._skip = skip

@@ -1,0 +1,146 @@
+"""The threads behind the Worker seam: one writer and one syncer per log directory, one for everything else.
+
+RULES    1. A write is done in line while the directory's queue is empty, the write is not large and recent ones were
+            quick; else by the directory's writer thread, and then later ones queue behind it (design D12a).
+         2. Syncs of one directory that wait together are done together, each log once: group commit (design D12b).
+         3. Threads run system calls over closed inputs, nothing else; every report is delivered on the loop.
+         4. Threads start when first needed.
+NOT HERE What is written and what an error means (`replication/replica_manager.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from queue import SimpleQueue
+from threading import Thread
+
+from replication.work import Done, Run
+from storage.disk import StorageError
+
+INLINE_BYTES = 1024 * 1024
+"""Larger writes go to the thread: copying them takes the better part of a millisecond."""
+SLOW_S = 0.010
+"""An inline write that takes this long sends the directory's writes to its thread for a while."""
+QUICK_S = 0.002
+QUICK_IN_A_ROW = 16
+"""So many quick writes of the thread bring the directory back in line."""
+
+_Job = tuple[Run, Done]
+
+
+class _Lane:
+    """One thread and its queue; reports go to the loop in batches."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        self._loop = loop
+        self._name = name
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self.waiting = 0  # handed in and not yet reported, counted on the loop
+
+    def put(self, run: Run, done: Done) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        self.waiting += 1
+        self._queue.put((run, done))
+
+    def stop(self) -> None:
+        """Finish what is queued and end the thread."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while True:
+            jobs = [self._queue.get()]
+            while not self._queue.empty():
+                jobs.append(self._queue.get())
+            reports = [(job[1], _attempt(job[0])) for job in jobs if job is not None]
+            if reports:
+                self._loop.call_soon_threadsafe(self._report, reports)
+            if None in jobs:
+                return
+
+    def _report(self, reports: list[tuple[Done, StorageError | None]]) -> None:
+        for done, error in reports:
+            self.waiting -= 1
+            done(error)
+
+
+def _attempt(run: Run) -> StorageError | None:
+    try:
+        run()
+    except StorageError as error:
+        return error
+    return None
+
+
+class _WriterLane(_Lane):
+    """A writer thread that knows whether its directory has been quick of late."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        super().__init__(loop, name)
+        self._quick = 0
+        self._is_slow = False
+
+    def write(self, size: int, run: Run, done: Done) -> None:
+        if self.waiting or self._is_slow or size > INLINE_BYTES:
+            self.put(lambda: self._timed(run), done)
+            return
+        started = time.monotonic()
+        error = _attempt(run)
+        if time.monotonic() - started >= SLOW_S:
+            self._is_slow, self._quick = True, 0
+        done(error)
+
+    def _timed(self, run: Run) -> None:
+        started = time.monotonic()
+        run()
+        if not self._is_slow:
+            return
+        self._quick = self._quick + 1 if time.monotonic() - started < QUICK_S else 0
+        if self._quick >= QUICK_IN_A_ROW:
+            self._is_slow = False
+
+
+class ThreadWorker:
+    """The daemon's Worker."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._writers: dict[str, _WriterLane] = {}
+        self._syncers: dict[str, _Lane] = {}
+        self._background = _Lane(loop, "background")
+
+    def write(self, directory: str, size: int, run: Run, done: Done) -> None:
+        """Write `size` bytes in a log directory."""
+        lane = self._writers.get(directory)
+        if lane is None:
+            lane = self._writers[directory] = _WriterLane(self._loop, f"writer {directory}")
+        lane.write(size, run, done)
+
+    def sync(self, directory: str, run: Run, done: Done) -> None:
+        """Make something of a log directory durable, in its sync thread."""
+        lane = self._syncers.get(directory)
+        if lane is None:
+            lane = self._syncers[directory] = _Lane(self._loop, f"syncer {directory}")
+        lane.put(run, done)
+
+    def background(self, run: Run, done: Done) -> None:
+        """Do something whose order does not matter."""
+        self._background.put(run, done)
+
+    def is_idle(self) -> bool:
+        """Whether nothing handed in is unreported."""
+        return not any(lane.waiting for lane in self._lanes())
+
+    def stop(self) -> None:
+        """Finish everything queued; the reports still come on the loop."""
+        for lane in self._lanes():
+            lane.stop()
+
+    def _lanes(self) -> list[_Lane]:
+        return [*self._writers.values(), *self._syncers.values(), self._background]

@@ -1,0 +1,138 @@
+"""Frames: a length prefix around a header and a message; bytes in, frames out, and answers back into parts.
+
+FORMAT   frame      i32 length of what follows, then header and message
+         request    i16 API key, i16 version, i32 correlation id, nullable string client id
+                    (+ tagged fields where the message is flexible)
+         response   i32 correlation id (+ tagged fields where flexible; never for ApiVersions)
+RULES    1. A length below zero or above the limit ends the connection before anything is allocated for it.
+         2. A frame handed out is the receiver's own memory, writable: a produced batch is patched in place.
+         3. Small frames are copied out of a scratch buffer that all connections share; a large one is received
+            straight into its own memory.
+NOT HERE Sockets (`broker/network`), messages and versions (`codec.py`, `api.py`).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from protocol.errors import MalformedRequest
+from protocol.records import FileRegion
+
+Part = bytes | bytearray | memoryview | FileRegion
+
+_HEADER = Struct(">hhih")
+_LENGTH = Struct(">i")
+_LENGTH_AND_ID = Struct(">ii")
+_PREFIX = 4
+SCRATCH_BYTES = 65536
+
+
+class FrameReader:
+    """Cuts one connection's stream into frames; ask `space` where to receive, then tell `received` how much came."""
+
+    __slots__ = ("_filled", "_frame", "_max_frame_bytes", "_prefix", "_scratch")
+
+    def __init__(self, max_frame_bytes: int, scratch: bytearray) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._scratch = scratch
+        self._prefix = b""  # the first bytes of a length that has not come whole
+        self._frame: bytearray | None = None  # a frame that has not come whole
+        self._filled = 0
+
+    def space(self) -> bytearray | memoryview:
+        """Where the next bytes go: the rest of a large frame, or the scratch buffer."""
+        if self._frame is None:
+            return self._scratch
+        return memoryview(self._frame)[self._filled :]
+
+    def received(self, count: int) -> list[bytearray]:
+        """The frames that `count` more bytes in `space` have completed, without their length prefix.
+
+        Raises:
+            MalformedRequest: a length is negative or above the limit.
+        """
+        frame = self._frame
+        if frame is not None:
+            self._filled += count
+            if self._filled < len(frame):
+                return []
+            self._frame = None
+            return [frame]
+        scratch = self._scratch
+        if not self._prefix and count > _PREFIX:  # what nearly always comes: one whole small frame
+            (length,) = _LENGTH.unpack_from(scratch)
+            if length == count - _PREFIX:
+                return [scratch[_PREFIX:count]]
+        return self._cut(self._prefix + scratch[:count] if self._prefix else scratch[:count])
+
+    def _cut(self, data: bytes | bytearray) -> list[bytearray]:
+        frames = []
+        position, end = 0, len(data)
+        self._prefix = b""
+        while end - position >= _PREFIX:
+            (length,) = _LENGTH.unpack_from(data, position)
+            if not 0 <= length <= self._max_frame_bytes:
+                raise MalformedRequest(f"frame of {length} bytes, the limit is {self._max_frame_bytes}")
+            start = position + _PREFIX
+            position = start + length
+            if position > end:
+                frame = bytearray(length)
+                self._filled = end - start
+                frame[: self._filled] = memoryview(data)[start:end]
+                self._frame = frame
+                return frames
+            frames.append(bytearray(memoryview(data)[start:position]))
+        self._prefix = bytes(memoryview(data)[position:end])
+        return frames
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether part of a frame has come and the rest has not."""
+        return self._frame is not None or bool(self._prefix)
+
+
+class RequestHeader(NamedTuple):
+    """What stands before every request, and where the message begins."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    end: int
+
+
+def parse_request_header(frame: bytearray) -> RequestHeader:
+    """The fixed part of a request's header; a flexible header's tagged fields begin at `end`.
+
+    Raises:
+        MalformedRequest: the frame is too short, or the client id is no text.
+    """
+    if len(frame) < _HEADER.size:
+        raise MalformedRequest(f"frame of {len(frame)} bytes is shorter than a request header")
+    api_key, api_version, correlation_id, length = _HEADER.unpack_from(frame)
+    end = _HEADER.size
+    if length < 0:
+        return RequestHeader(api_key, api_version, correlation_id, None, end)
+    end += length
+    if end > len(frame):
+        raise MalformedRequest("client id runs past the end of the frame")
+    try:
+        client_id = frame[_HEADER.size : end].decode()
+    except UnicodeDecodeError:
+        raise MalformedRequest("client id is no UTF-8 text") from None
+    return RequestHeader(api_key, api_version, correlation_id, client_id, end)
+
+
+def frame_response(correlation_id: int, parts: list[Part], *, flexible_header: bool) -> list[Part]:
+    """The parts of an encoded response with length and header before them."""
+    length = _PREFIX + flexible_header
+    for part in parts:
+        length += part.length if isinstance(part, FileRegion) else len(part)
+    header = _LENGTH_AND_ID.pack(length, correlation_id)
+    if flexible_header:
+        header += b"\0"
+    first = parts[0] if parts else b""
+    if isinstance(first, FileRegion):
+        return [header, *parts]
+    return [b"".join((header, first)), *parts[1:]]

@@ -1,0 +1,83 @@
+"""The command `barnabas`: which verb runs where.
+
+RULES    1. A daemon verb runs in this process after the daemon's folder was put first on the path, so that a
+            `storage.py` of the user's never stands in for ours; every other verb runs in the user's environment.
+         2. Nothing is imported before the verb is known: the start of the daemon pays for nothing else.
+         3. Whoever starts a daemon for himself (`barnabas.Broker`) hands in the reading end of a pipe by its number in
+            BARNABAS_PARENT_PIPE. When its writing end is gone, so is the daemon: first politely, then not.
+NOT HERE What the daemon's verbs do (`broker/cli.py`), what `pipeline` does (`barnabas/pipeline/command.py`).
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+from importlib import import_module
+
+DAEMON_VERBS = ("serve",)
+PARENT_PIPE = "BARNABAS_PARENT_PIPE"
+GRACE_S = 10.0
+
+USAGE = """\
+usage: barnabas VERB [OPTION]...
+
+  serve      run a broker in the foreground      barnabas serve --help
+  pipeline   run a Spark job on a broker         barnabas pipeline --help
+
+barnabas --version prints the version.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; the answer is the exit code."""
+    args = sys.argv[1:] if argv is None else argv
+    verb = args[0] if args else "--help"
+    if verb in DAEMON_VERBS:
+        return _run_daemon(args)
+    if verb == "pipeline":
+        exit_code: int = import_module("barnabas.pipeline.command").main(args[1:])
+        return exit_code
+    if verb in {"--help", "-h", "help"}:
+        sys.stdout.write(USAGE)
+        return 0
+    if verb == "--version":
+        sys.stdout.write(f"barnabas {import_module('importlib.metadata').version('barnabas')}\n")
+        return 0
+    sys.stderr.write(f"barnabas: there is no verb {verb!r}; barnabas --help lists them.\n")
+    return 2
+
+
+def daemon_folder() -> str:
+    """Where `broker`, `protocol`, `storage`, `replication` lie: inside an installed package, or beside it."""
+    face = os.path.dirname(os.path.abspath(__file__))
+    installed = os.path.join(face, "_daemon")
+    return installed if os.path.isdir(installed) else os.path.dirname(face)
+
+
+def _run_daemon(args: list[str]) -> int:
+    sys.path.insert(0, daemon_folder())
+    parent = os.environ.pop(PARENT_PIPE, None)
+    if parent is not None:
+        _thread.start_new_thread(_end_with_the_parent, (int(parent),))
+    exit_code: int = import_module("broker.cli").main(args)
+    return exit_code
+
+
+def _end_with_the_parent(pipe: int) -> None:
+    """Wait for the end of the pipe, then ask this process to stop, then end it."""
+    import signal
+    import time
+
+    try:
+        while os.read(pipe, 64):
+            pass
+    except OSError:
+        return
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

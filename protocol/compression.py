@@ -1,0 +1,155 @@
+"""The four codecs of record batches, behind two functions.
+
+FORMAT   gzip    RFC 1952, members may follow one another
+         snappy  xerial's stream: 82 "SNAPPY" 00, i32 version 1, i32 compatible 1, then per chunk
+                 i32 length and one raw snappy block of at most 32 KiB; a bare raw block is read too
+         lz4     LZ4 frame, independent blocks of 64 KiB (Kafka's Java reader knows no linked blocks)
+         zstd    RFC 8878
+RULES    1. Decompression never makes more than `max_bytes`, and never allocates much more than it has made:
+            a declared size is checked before it is believed.
+         2. Broken data raises KafkaError(CORRUPT_MESSAGE), too much data KafkaError(MESSAGE_TOO_LARGE);
+            nothing else comes out.
+NOT HERE What is compressed (records.py).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+from typing import Final
+
+from cramjam import DecompressionError, gzip, lz4, snappy, zstd
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import Buffer
+
+XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+XERIAL_CHUNK_BYTES: Final = 32 * 1024
+GZIP_WINDOW_BITS: Final = 31
+GZIP_DEFAULT_LEVEL: Final = -1
+LZ4_DEFAULT_LEVEL: Final = 1
+ZSTD_DEFAULT_LEVEL: Final = 3
+FIRST_GUESS_BYTES: Final = 64 * 1024
+OUTPUT_IS_FULL: Final = "failed to write whole buffer"
+
+
+class Compression(IntEnum):
+    """The codec's number in a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(kind: int, data: Buffer, level: int | None = None) -> Buffer:
+    """`data` as the codec writes it for a batch; `data` itself for NONE."""
+    if kind == Compression.NONE:
+        return data
+    if kind == Compression.GZIP:
+        stream = zlib.compressobj(GZIP_DEFAULT_LEVEL if level is None else level, wbits=GZIP_WINDOW_BITS)
+        return stream.compress(data) + stream.flush()
+    if kind == Compression.SNAPPY:
+        return _compress_xerial(data)
+    if kind == Compression.LZ4:
+        frame = lz4.Compressor(
+            level=LZ4_DEFAULT_LEVEL if level is None else level, content_checksum=False, block_linked=False
+        )
+        frame.compress(bytes(data))
+        return bytes(frame.finish())
+    if kind == Compression.ZSTD:
+        return bytes(zstd.compress(data, ZSTD_DEFAULT_LEVEL if level is None else level))
+    raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown compression type id: {kind}")
+
+
+def decompress(kind: int, data: Buffer, max_bytes: int) -> Buffer:
+    """The bytes that were compressed; `data` itself for NONE. Rules 1 and 2."""
+    if kind == Compression.NONE:
+        if len(data) > max_bytes:
+            raise _too_large(max_bytes)
+        return data
+    if kind == Compression.SNAPPY:
+        return _decompress_snappy(data, max_bytes)
+    if kind == Compression.GZIP:
+        into = gzip.decompress_into
+    elif kind == Compression.LZ4:
+        into = lz4.decompress_into
+    elif kind == Compression.ZSTD:
+        into = zstd.decompress_into
+    else:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Unknown compression type id: {kind}")
+    # The output grows from a guess: a fresh bytearray of this size is untouched zero pages, so what is not
+    # written costs nothing, and a bomb is stopped at the first size above the limit.
+    room = min(max_bytes, max(FIRST_GUESS_BYTES, 4 * len(data)))
+    while True:
+        output = bytearray(room)
+        try:
+            size = into(data, output)
+        except DecompressionError as error:
+            if OUTPUT_IS_FULL not in str(error):
+                raise _corrupt(error) from None
+            if room >= max_bytes:
+                raise _too_large(max_bytes) from None
+            room = min(max_bytes, room * 4)
+            continue
+        del output[size:]
+        return output
+
+
+def _compress_xerial(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts = [XERIAL_HEADER]
+    for start in range(0, len(view), XERIAL_CHUNK_BYTES):
+        block = bytes(snappy.compress_raw(view[start : start + XERIAL_CHUNK_BYTES]))
+        parts.append(len(block).to_bytes(4, "big"))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
+    view = memoryview(data)
+    if bytes(view[:8]) != XERIAL_MAGIC:
+        return _decompress_raw(view, max_bytes)
+    end = len(view)
+    if end < len(XERIAL_HEADER):
+        raise _corrupt("a snappy stream's header is cut off")
+    position = len(XERIAL_HEADER)
+    output = bytearray()
+    while position < end:
+        if bytes(view[position : position + 8]) == XERIAL_MAGIC:  # streams may follow one another
+            position += len(XERIAL_HEADER)
+            continue
+        size = int.from_bytes(view[position : position + 4], "big")
+        position += 4
+        if size > end - position:
+            raise _corrupt("a snappy chunk is longer than its batch")
+        output += _decompress_raw(view[position : position + size], max_bytes - len(output))
+        position += size
+    return output
+
+
+def _decompress_raw(block: memoryview, max_bytes: int) -> bytearray:
+    try:
+        # The length stands in the block's first bytes; 64 bytes of output per 3 of input is snappy's best.
+        size = snappy.decompress_raw_len(block)
+        if size > 64 * len(block):
+            raise _corrupt("a snappy block declares more than it can hold")
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        output = bytearray(size)
+        if size:
+            snappy.decompress_raw_into(block, output)
+    except DecompressionError as error:
+        raise _corrupt(error) from None
+    return output
+
+
+def _corrupt(why: object) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The records cannot be decompressed: {why}")
+
+
+def _too_large(max_bytes: int) -> KafkaError:
+    return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"The records are larger than {max_bytes} bytes when decompressed")

@@ -1,0 +1,594 @@
+"""Record batches, message format v2: a header view without copies, a builder, the records inside.
+
+FORMAT   one batch, big-endian, 61 bytes and then the records:
+              0  i64  base offset               ┐ not covered by the CRC: the broker patches
+              8  i32  length of all that follows │ base offset and leader epoch in place
+             12  i32  leader epoch              │
+             16  i8   magic, 2                  │
+             17  u32  CRC-32C of byte 21 to the end ┘
+             21  i16  attributes: bits 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 delete horizon
+             23  i32  last offset delta
+             27  i64  base timestamp            43  i64  producer id      53  i32  base sequence
+             35  i64  max timestamp             51  i16  producer epoch   57  i32  record count
+         one record (all records of a batch are compressed together):
+             varint length of what follows, i8 attributes 0, varlong timestamp delta, varint offset delta,
+             varint key length (-1 null) and key, the same for the value, varint number of headers,
+             per header: varint key length and key (UTF-8), varint value length (-1 null) and value
+         a control record's key is i16 version 0, i16 type
+RULES    1. Broken bytes raise KafkaError and nothing else: CORRUPT_MESSAGE for a batch, INVALID_RECORD for the
+            records inside, UNSUPPORTED_FOR_MESSAGE_FORMAT for the formats before v2.
+         2. A size is checked against the bytes that are there before it is used.
+         3. Reading a header copies no record; patching writes only the bytes named above.
+         4. Header keys that are not UTF-8 survive a round trip (surrogateescape).
+NOT HERE What a client may send (`storage/validation.py`); the codecs (`compression.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from protocol.compression import Compression, compress, decompress
+from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import Buffer, varint
+
+HEADER: Final = Struct(">qiibIhiqqqhii")
+BATCH_OVERHEAD: Final = HEADER.size
+LOG_OVERHEAD: Final = 12
+LENGTH_POSITION: Final = 8
+LEADER_EPOCH_POSITION: Final = 12
+MAGIC_POSITION: Final = 16
+CRC_POSITION: Final = 17
+ATTRIBUTES_POSITION: Final = 21
+MAX_TIMESTAMP_POSITION: Final = 35
+MAGIC: Final = 2
+SMALLEST_OLD_MESSAGE: Final = 14  # what Kafka takes for the least length of any format
+
+COMPRESSION_MASK: Final = 0x07
+LOG_APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
+
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+_I64 = Struct(">q")
+_I32 = Struct(">i")
+_U32 = Struct(">I")
+_CONTROL_KEY = Struct(">hh")
+_END_TXN_VALUE = Struct(">hi")
+_new_tuple = tuple.__new__
+
+
+class TimestampType(IntEnum):
+    """Whose clock a batch's timestamps come from."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class ControlType(IntEnum):
+    """The type in a control record's key."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+class HasFileno(Protocol):
+    """An open file, as far as a region needs it."""
+
+    def fileno(self) -> int:
+        """The descriptor to send from."""
+        ...
+
+
+class FileRegion:
+    """Bytes of an open file, to be sent and never read; keeps the file open while it lives."""
+
+    __slots__ = ("file", "length", "position")
+
+    def __init__(self, file: HasFileno, position: int, length: int) -> None:
+        self.file = file
+        self.position = position
+        self.length = length
+
+    def __repr__(self) -> str:
+        return f"FileRegion({self.file!r}, {self.position}, {self.length})"
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes in front of a batch's records."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self[1] + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+        return self[0] + self[6]
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the batch."""
+        return self[0] + self[6] + 1
+
+    @property
+    def compression(self) -> int:
+        """The codec's number; 5 to 7 are none."""
+        return self[5] & COMPRESSION_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Did the broker stamp it?"""
+        return bool(self[5] & LOG_APPEND_TIME_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Does it belong to a transaction?"""
+        return bool(self[5] & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """Does it hold markers, which no consumer's application sees?"""
+        return bool(self[5] & CONTROL_BIT)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When compaction may drop its tombstones; then the base timestamp has this meaning."""
+        return self[7] if self[5] & DELETE_HORIZON_BIT else None
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record; they wrap from 2**31 - 1 to 0."""
+        return NO_SEQUENCE if self[11] == NO_SEQUENCE else (self[11] + self[6]) & 0x7FFFFFFF
+
+
+class Record(NamedTuple):
+    """One record as a consumer sees it."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+# ---- a batch's header ------------------------------------------------------------------------------------
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`; its records, as far as they are there, and its CRC are not looked at."""
+    if len(buffer) - position < BATCH_OVERHEAD:
+        return _refuse_short(buffer, position)
+    header: BatchHeader = _new_tuple(BatchHeader, HEADER.unpack_from(buffer, position))
+    if header[3] != MAGIC or header[1] < BATCH_OVERHEAD - LOG_OVERHEAD:
+        raise _refused(header[3], header[1])
+    return header
+
+
+def headers(buffer: Buffer) -> list[tuple[int, BatchHeader]]:
+    """Every whole batch with its position; a batch that is cut off at the end is left out."""
+    found: list[tuple[int, BatchHeader]] = []
+    position, end = 0, len(buffer)
+    while end - position >= LOG_OVERHEAD:
+        (length,) = _I32.unpack_from(buffer, position + LENGTH_POSITION)
+        if 0 <= end - position - LOG_OVERHEAD < length and length >= SMALLEST_OLD_MESSAGE:
+            break
+        header = parse_header(buffer, position)
+        found.append((position, header))
+        position += length + LOG_OVERHEAD
+    return found
+
+
+def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    """Does the CRC match the bytes? The whole batch must be in the buffer."""
+    end = position + header[1] + LOG_OVERHEAD
+    return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header[4]
+
+
+def patch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Give a batch its place in the log; both fields lie outside the CRC."""
+    _I64.pack_into(buffer, position, base_offset)
+    _I32.pack_into(buffer, position + LEADER_EPOCH_POSITION, leader_epoch)
+
+
+def set_max_timestamp(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, kind: TimestampType, timestamp_ms: int
+) -> BatchHeader:
+    """Write the max timestamp and its type, and the CRC anew; the header as it stands then."""
+    attributes = header.attributes & ~LOG_APPEND_TIME_BIT
+    if kind == TimestampType.LOG_APPEND_TIME:
+        attributes |= LOG_APPEND_TIME_BIT
+    buffer[position + ATTRIBUTES_POSITION + 1] = attributes & 0xFF  # the upper byte stays as it is
+    _I64.pack_into(buffer, position + MAX_TIMESTAMP_POSITION, timestamp_ms)
+    end = position + header.size
+    crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end])
+    _U32.pack_into(buffer, position + CRC_POSITION, crc)
+    return header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
+
+
+def set_log_append_time(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, wall_ms: int
+) -> BatchHeader:
+    """Stamp a batch with the broker's clock, its records unopened."""
+    return set_max_timestamp(buffer, position, header, TimestampType.LOG_APPEND_TIME, wall_ms)
+
+
+def _refuse_short(buffer: Buffer, position: int) -> BatchHeader:
+    there = len(buffer) - position
+    if there > MAGIC_POSITION and (magic := buffer[position + MAGIC_POSITION]) != MAGIC:
+        raise _refused(magic if magic < 0x80 else magic - 0x100, SMALLEST_OLD_MESSAGE)
+    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch's header is cut off after {max(there, 0)} bytes")
+
+
+def _refused(magic: int, length: int) -> KafkaError:
+    if length < SMALLEST_OLD_MESSAGE:
+        text = f"Record size {length} is less than the minimum record overhead ({SMALLEST_OLD_MESSAGE})"
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, text)
+    if magic in {0, 1}:
+        return KafkaError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"Message format v{magic} is not supported, only v2"
+        )
+    if magic != MAGIC:
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
+    text = f"Record batch is corrupt (the size {length + LOG_OVERHEAD} is smaller than {BATCH_OVERHEAD})"
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, text)
+
+
+# ---- the records inside ----------------------------------------------------------------------------------
+
+
+def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
+    """The records of a batch as they are when nothing is compressed."""
+    end = position + header[1] + LOG_OVERHEAD
+    if end > len(buffer):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "A record batch is cut off")
+    body = memoryview(buffer)[position + BATCH_OVERHEAD : end]
+    return decompress(header[5] & COMPRESSION_MASK, body, max_bytes)
+
+
+def records(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int) -> list[Record]:
+    """All records of one batch; `max_bytes` bounds what they may take when decompressed."""
+    data = bytes(record_bytes(buffer, position, header, max_bytes))
+    count = header.record_count
+    base_offset = header.base_offset
+    base_timestamp = header.base_timestamp
+    append_time = header.max_timestamp if header.is_log_append_time else None
+    found: list[Record] = []
+    end = len(data)
+    at = 0
+    try:
+        for _ in range(count):
+            length, at = read_varint(data, at)
+            stop = at + length
+            if length < 0 or stop > end:
+                raise invalid_record(
+                    f"Invalid record size: expected {length} bytes in record payload, "
+                    f"but instead the buffer has only {end - at} remaining bytes."
+                )
+            timestamp, at = read_varlong(data, at + 1)
+            delta, at = read_varint(data, at)
+            key, at = _read_bytes(data, at, stop)
+            value, at = _read_bytes(data, at, stop)
+            pairs: tuple[tuple[str, bytes | None], ...] = ()
+            if data[at]:
+                pairs, at = _read_headers(data, at, stop)
+            else:
+                at += 1
+            if at != stop:
+                raise invalid_record(
+                    f"Invalid record size: expected to read {length} bytes in record payload, "
+                    f"but instead read {at - stop + length}"
+                )
+            stamp = base_timestamp + timestamp if append_time is None else append_time
+            found.append(_new_tuple(Record, (base_offset + delta, stamp, key, value, pairs)))
+    except IndexError:
+        raise invalid_record("Incorrect declared batch size, premature EOF reached") from None
+    if at != end:
+        raise invalid_record("Incorrect declared batch size, records still remaining in file")
+    return found
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint of 32 bits and the position behind it; IndexError at the data's end."""
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    return _read_long_varint(data, at, 5, 0xFFFFFFFF)
+
+
+def read_varlong(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint of 64 bits and the position behind it; IndexError at the data's end."""
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    return _read_long_varint(data, at, 10, 0xFFFFFFFFFFFFFFFF)
+
+
+def _read_long_varint(data: bytes, at: int, max_size: int, mask: int) -> tuple[int, int]:
+    value = shift = 0
+    for _ in range(max_size):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            value &= mask  # as Java does it: bits beyond the type fall off
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+    raise invalid_record("Found invalid record structure")
+
+
+def _read_bytes(data: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
+    length, at = read_varint(data, at)
+    if length < 0:
+        return None, at
+    end = at + length
+    if end > stop:
+        raise invalid_record("Found invalid record structure")
+    return data[at:end], end
+
+
+def _read_headers(data: bytes, at: int, stop: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, at = read_varint(data, at)
+    if count < 0:
+        raise invalid_record(f"Found invalid number of record headers {count}")
+    if count > stop - at:
+        raise invalid_record(
+            f"Found invalid number of record headers. {count} is larger than the remaining size of the buffer"
+        )
+    pairs: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        key, at = _read_bytes(data, at, stop)
+        if key is None:
+            raise invalid_record("Invalid negative header key size")
+        value, at = _read_bytes(data, at, stop)
+        pairs.append((key.decode("utf-8", "surrogateescape"), value))
+    return tuple(pairs), at
+
+
+def invalid_record(message: str) -> KafkaError:
+    """The records inside a batch are not what its header or the format says."""
+    return KafkaError(ErrorCode.INVALID_RECORD, message)
+
+
+# ---- building --------------------------------------------------------------------------------------------
+
+
+class BatchBuilder:
+    """Makes one batch, record by record."""
+
+    __slots__ = (
+        "_attributes", "_base_offset", "_base_sequence", "_base_timestamp", "_body", "_compression",
+        "_compression_level", "_count", "_last_offset", "_leader_epoch", "_max_timestamp", "_producer_epoch",
+        "_producer_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        base_offset: int = 0,
+        *,
+        compression: int = Compression.NONE,
+        compression_level: int | None = None,
+        timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+        leader_epoch: int = NO_LEADER_EPOCH,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+        base_sequence: int = NO_SEQUENCE,
+        transactional: bool = False,
+        control: bool = False,
+    ) -> None:
+        self._base_offset = base_offset
+        self._compression = compression
+        self._compression_level = compression_level
+        self._leader_epoch = leader_epoch
+        self._producer_id = producer_id
+        self._producer_epoch = producer_epoch
+        self._base_sequence = base_sequence
+        self._attributes = (
+            compression
+            | (LOG_APPEND_TIME_BIT if timestamp_type == TimestampType.LOG_APPEND_TIME else 0)
+            | (TRANSACTIONAL_BIT if transactional else 0)
+            | (CONTROL_BIT if control else 0)
+        )
+        self._body = bytearray()
+        self._count = 0
+        self._base_timestamp = NO_TIMESTAMP
+        self._max_timestamp = NO_TIMESTAMP
+        self._last_offset = base_offset - 1
+
+    @property
+    def count(self) -> int:
+        """Records so far."""
+        return self._count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch so far, before compression."""
+        return BATCH_OVERHEAD + len(self._body)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._last_offset + 1
+
+    def append(
+        self,
+        timestamp_ms: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        *,
+        offset: int | None = None,
+    ) -> None:
+        """Add a record; `offset` may skip some, as compaction leaves gaps, but never goes back."""
+        if offset is None:
+            offset = self._last_offset + 1
+        assert offset > self._last_offset, "offsets of a batch ascend"
+        if not self._count:
+            self._base_timestamp = timestamp_ms
+            self._max_timestamp = timestamp_ms
+        elif timestamp_ms > self._max_timestamp:
+            self._max_timestamp = timestamp_ms
+        self._last_offset = offset
+        self._count += 1
+        record = encode_record(timestamp_ms - self._base_timestamp, offset - self._base_offset, key, value, headers)
+        self._body += varint(len(record))
+        self._body += record
+
+    def build(self) -> bytearray:
+        """The whole batch, CRC included."""
+        assert self._count, "a batch holds at least one record"
+        return assemble(
+            BatchHeader(
+                self._base_offset,
+                0,
+                self._leader_epoch,
+                MAGIC,
+                0,
+                self._attributes,
+                self._last_offset - self._base_offset,
+                self._base_timestamp,
+                self._max_timestamp,
+                self._producer_id,
+                self._producer_epoch,
+                self._base_sequence,
+                self._count,
+            ),
+            compress(self._compression, self._body, self._compression_level),
+        )
+
+
+def encode_record(
+    timestamp_delta: int,
+    offset_delta: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Iterable[tuple[str, bytes | None]] = (),
+) -> bytearray:
+    """One record without the length in front of it."""
+    out = bytearray(1)
+    out += varint(timestamp_delta)
+    out += varint(offset_delta)
+    for field in (key, value):
+        if field is None:
+            out.append(1)
+        else:
+            out += varint(len(field))
+            out += field
+    pairs = headers if isinstance(headers, Sequence) else tuple(headers)
+    out += varint(len(pairs))
+    for name, content in pairs:
+        encoded = name.encode("utf-8", "surrogateescape")
+        out += varint(len(encoded))
+        out += encoded
+        if content is None:
+            out.append(1)
+        else:
+            out += varint(len(content))
+            out += content
+    return out
+
+
+def assemble(header: BatchHeader, body: Buffer) -> bytearray:
+    """A whole batch of a header and its records as stored; length and CRC of the header are computed."""
+    size = BATCH_OVERHEAD + len(body)
+    batch = bytearray(size)
+    HEADER.pack_into(batch, 0, header[0], size - LOG_OVERHEAD, *header[2:])
+    batch[BATCH_OVERHEAD:] = body
+    _U32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
+    return batch
+
+
+# ---- control batches -------------------------------------------------------------------------------------
+
+
+def control_batch(
+    entries: Iterable[tuple[ControlType, bytes]],
+    *,
+    base_offset: int,
+    timestamp_ms: int,
+    leader_epoch: int,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    transactional: bool = False,
+) -> bytearray:
+    """One batch of control records; a value is the encoded message that its type calls for."""
+    builder = BatchBuilder(
+        base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=transactional,
+        control=True,
+    )
+    for kind, value in entries:
+        builder.append(timestamp_ms, _CONTROL_KEY.pack(0, kind), value)
+    return builder.build()
+
+
+def end_txn_marker(
+    kind: ControlType,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytearray:
+    """The batch that ends a transaction in one partition: COMMIT or ABORT."""
+    return control_batch(
+        [(kind, _END_TXN_VALUE.pack(0, coordinator_epoch))],
+        base_offset=base_offset,
+        timestamp_ms=timestamp_ms,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+    )
+
+
+def control_type(key: bytes | None) -> int:
+    """The type in a control record's key; a number that ControlType lacks is one of a later version."""
+    if key is None or len(key) < _CONTROL_KEY.size:
+        raise invalid_record("Invalid control record key: it has fewer than 4 bytes")
+    version, kind = _CONTROL_KEY.unpack_from(key)
+    if version < 0:
+        raise invalid_record(f"Invalid version found for control record: {version}. May indicate data corruption")
+    return int(kind)
+
+
+def coordinator_epoch_of(value: bytes | None) -> int:
+    """The coordinator's epoch in an EndTxn marker's value."""
+    if value is None or len(value) < _END_TXN_VALUE.size:
+        raise invalid_record("Invalid end transaction marker: its value has fewer than 6 bytes")
+    return int(_END_TXN_VALUE.unpack_from(value)[1])

@@ -1,0 +1,211 @@
+"""The broker's settings: from files and the command line to one frozen value (design D14).
+
+RULES    1. Names, defaults and accepted values are Kafka's; the tables are `broker_settings.py` and, for topics,
+            `storage/log_config.py`.
+         2. What is given on the command line wins over the file, the file over the defaults.
+         3. A bad value stops the start with a sentence that names file, line and what would be accepted;
+            an unknown name is a warning, for a client library's setting may stand in a shared file.
+NOT HERE Settings changed while running (the metadata log), what a setting does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.broker_settings import BROKER_SETTINGS
+from broker.network.listener import SocketSettings
+from broker.unused_settings import unused_settings
+from storage.settings import BadSetting, Setting, Value, parse
+
+_log = logging.getLogger("barnabas.config")
+
+QUICK_START = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+"""What holds when no file is given: one node, as Kafka's own example `server.properties` sets it up."""
+
+
+class ConfigError(ValueError):
+    """Settings that the broker cannot start with; the message is a sentence for the command line."""
+
+
+class Endpoint(NamedTuple):
+    """One listener's address; an empty host is every address of this machine."""
+
+    name: str
+    host: str
+    port: int
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for every address."""
+        return self.host in ("", "0.0.0.0", "::")  # noqa: S104
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """All settings of one node; `given` holds, as text, what was set and did not come from a default."""
+
+    given: Mapping[str, str]
+
+    def value(self, name: str) -> Value:
+        """The parsed value in force of a broker setting."""
+        setting = BROKER_SETTINGS[name]
+        return parse(setting, self.given.get(name, setting.default))
+
+    def number(self, name: str) -> int:
+        """The value of a numeric setting that has a default."""
+        value = self.value(name)
+        assert isinstance(value, int)
+        return value
+
+    @cached_property
+    def node_id(self) -> int:
+        """The number of this node."""
+        text = self.given.get("node.id", self.given.get("broker.id", "1"))
+        return int(text)
+
+    @cached_property
+    def log_dirs(self) -> list[str]:
+        """The log directories."""
+        value = self.value("log.dirs") or self.value("log.dir")
+        assert isinstance(value, list)
+        return value
+
+    @cached_property
+    def listeners(self) -> list[Endpoint]:
+        """The addresses that clients may connect to: those of `listeners` that are not the controller's."""
+        return [endpoint for endpoint in self._all_listeners if endpoint.name not in self.controller_listener_names]
+
+    @cached_property
+    def controller_listeners(self) -> list[Endpoint]:
+        """The addresses that other nodes reach the controller at."""
+        return [endpoint for endpoint in self._all_listeners if endpoint.name in self.controller_listener_names]
+
+    @cached_property
+    def advertised_listeners(self) -> dict[str, Endpoint]:
+        """What clients are told, by listener name, where it was set."""
+        value = self.value("advertised.listeners")
+        return {} if value is None else {e.name: e for e in _endpoints("advertised.listeners", value)}
+
+    @cached_property
+    def controller_listener_names(self) -> list[str]:
+        """Names of the controller's listeners."""
+        value = self.value("controller.listener.names")
+        return value if isinstance(value, list) else []
+
+    @cached_property
+    def _all_listeners(self) -> list[Endpoint]:
+        return _endpoints("listeners", self.value("listeners"))
+
+    def socket_settings(self) -> SocketSettings:
+        """The settings of sockets."""
+        return SocketSettings(
+            send_buffer_bytes=self.number("socket.send.buffer.bytes"),
+            receive_buffer_bytes=self.number("socket.receive.buffer.bytes"),
+            request_max_bytes=self.number("socket.request.max.bytes"),
+            listen_backlog_size=self.number("socket.listen.backlog.size"),
+            max_connections=self.number("max.connections"),
+            max_connections_per_ip=self.number("max.connections.per.ip"),
+            connections_max_idle_ms=self.number("connections.max.idle.ms"),
+        )
+
+
+def load_config(path: str | None, overrides: Mapping[str, str]) -> BrokerConfig:
+    """Read a settings file (None: the quick start's settings) and lay the command line's values over it.
+
+    Raises:
+        ConfigError: a file that cannot be read, a line that is none, a value that is not allowed.
+    """
+    texts = dict(QUICK_START) if path is None else {}
+    origin = dict.fromkeys(texts, "the built-in settings")
+    if path is not None:
+        for name, text, line in _read_properties(path):
+            texts[name], origin[name] = text, f"{path}, line {line}"
+    for name, text in overrides.items():
+        texts[name], origin[name] = text, "the command line"
+    unused = unused_settings()
+    for name, text in texts.items():
+        setting = BROKER_SETTINGS.get(name)
+        if setting is not None:
+            _check(setting, text, origin[name])
+        elif name not in unused:
+            _log.warning("unknown setting %s (%s) is passed over", name, origin[name])
+    config = BrokerConfig(texts)
+    _check_listeners(config)
+    return config
+
+
+def _check(setting: Setting, text: str, origin: str) -> None:
+    try:
+        parse(setting, text)
+    except BadSetting as error:
+        raise ConfigError(f"{origin}: {error}") from None
+
+
+def _check_listeners(config: BrokerConfig) -> None:
+    names = [endpoint.name for endpoint in config.listeners + config.controller_listeners]
+    if len(set(names)) != len(names):
+        raise ConfigError("listeners: each listener needs a name of its own")
+    if not config.listeners:
+        raise ConfigError("listeners: there is none that clients could connect to, such as PLAINTEXT://127.0.0.1:9092")
+    unknown = set(config.advertised_listeners) - set(names)
+    if unknown:
+        raise ConfigError(f"advertised.listeners: {', '.join(sorted(unknown))} is not among the listeners")
+
+
+def _endpoints(name: str, value: Value) -> list[Endpoint]:
+    assert isinstance(value, list)
+    return [_endpoint(name, text) for text in value]
+
+
+def _endpoint(setting: str, text: str) -> Endpoint:
+    name, separator, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not (separator and colon and port.isdigit() and int(port) <= 65535 and name):
+        raise ConfigError(
+            f"{setting}: {text!r} is not of the form NAME://host:port, such as PLAINTEXT://127.0.0.1:9092"
+        )
+    return Endpoint(name, host.strip("[]"), int(port))
+
+
+def _read_properties(path: str) -> list[tuple[str, str, int]]:
+    """The (name, text, line) of a Java properties file, as far as settings use that format."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise ConfigError(f"cannot read the settings file {path}: {reason}") from None
+    found = []
+    joined, first = "", 0
+    for number, line in enumerate(lines, 1):
+        stripped = line.strip()
+        if not joined and (not stripped or stripped[0] in "#!"):
+            continue
+        first = first if joined else number
+        joined += stripped
+        if joined.endswith("\\"):
+            joined = joined[:-1]
+            continue
+        found.append((*_split_property(joined, path, first), first))
+        joined = ""
+    return found
+
+
+def _split_property(line: str, path: str, number: int) -> tuple[str, str]:
+    for position, character in enumerate(line):
+        if character in "=:":
+            return line[:position].strip(), line[position + 1 :].strip()
+    raise ConfigError(f"{path}, line {number}: {line!r} is not of the form name=value")

@@ -1,0 +1,89 @@
+# What one does with this repository. Every target builds what it needs the first time and takes seconds after that.
+#   make run ARGS="--listen 127.0.0.1:9093"     make test ARGS="tests/unit -k records"     make demo ARGS="--rows 20000"
+# The virtual environment is .venv; PYTHON=... names another Python to build it with.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable
+DAEMON := broker protocol replication storage
+SOURCES := barnabas $(DAEMON) tests
+# Two processes on two cores; the tests of one file stay together, and so do their fixtures.
+PYTEST := $(BIN)/python -m pytest --verbose --numprocesses 2 --dist loadfile
+
+.PHONY: help run demo test bench check fmt setup kafka-jars wheel clean
+
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
+
+run: .venv/.run ## start the broker on 127.0.0.1:9092, in the foreground
+	@exec $(BIN)/barnabas serve $(ARGS)
+
+demo: .venv/.demo ## 336,776 real flights through the broker, Spark and a consumer group, figures checked
+	@exec $(BIN)/barnabas pipeline demo $(ARGS)
+
+test: .venv/.test kafka-jars ## run the tests
+	@exec $(PYTEST) $(ARGS)
+
+bench: .venv/.test ## measure codecs and broker beside other implementations; not a test
+	@exec $(BIN)/python -m tests.benchmark $(ARGS)
+
+check: .venv/.check ## ruff, mypy --strict, import-linter, tidy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "make fmt lays out the files named above." >&2; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pytest tests/test_tidy.py
+
+fmt: .venv/.check ## lay out the code
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+setup: .venv/.check kafka-jars ## build everything that the other targets need
+
+kafka-jars: .venv/.test ## fetch Apache Kafka's jars through Maven: the oracle of the tests
+	@$(BIN)/python -m tests.support.kafka --quiet || echo "Tests that compare with Apache Kafka will be skipped." >&2
+
+wheel: .venv/.run ## build the wheel into dist/
+	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
+
+clean: ## remove the virtual environment and what tools left behind
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# --- the virtual environment, in layers; a stamp stands for each ----------------------------------------------------
+
+.venv/bin/python:
+	@for python in $(PYTHON); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    "$$python" -m venv .venv && exit 0; \
+	    rm -rf .venv; \
+	    echo "$$python cannot make a virtual environment: install its venv module (Debian: python3-venv) and run make again." >&2; \
+	    exit 1; \
+	  fi; \
+	done; \
+	echo "Barnabas needs Python 3.11 or newer, found $$({ python3 --version || echo none; } 2>&1 | head -1): install one and say make PYTHON=/path/to/python3." >&2; \
+	exit 1
+
+.venv/.run: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "setting up .venv" >&2
+	@$(PIP) .
+	@touch $@
+
+.venv/.demo: .venv/.run
+	@echo "adding Spark, matplotlib and the flights to .venv" >&2
+	@$(PIP) '.[demo]'
+	@touch $@
+
+.venv/.test: .venv/.demo
+	@echo "adding pytest and the clients to .venv" >&2
+	@$(PIP) '.[test]'
+	@touch $@
+
+.venv/.check: .venv/.test
+	@echo "adding ruff, mypy and import-linter to .venv" >&2
+	@$(PIP) '.[test,check]'
+	@touch $@

@@ -281,4 +281,5 @@ def fetch_jars() -> None:
 
 if __name__ == "__main__":
     fetch_jars()
-    sys.stdout.write(f"{kafka_home() / 'libs'}\n")
+    if "--quiet" not in sys.argv:
+        sys.stdout.write(f"{kafka_home() / 'libs'}\n")

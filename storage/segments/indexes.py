@@ -1,0 +1,337 @@
+"""Indexes of one segment: from an offset, or a time, to a place in its log; and its aborted transactions.
+
+FORMAT   all big-endian, entries ascending, no header:
+         `.index`      8 bytes   0 u32 last offset of a batch, counted from the segment's base offset
+                                 4 u32 position of that batch's first byte
+         `.timeindex` 12 bytes   0 i64 greatest timestamp of the segment so far
+                                 8 u32 last offset of the batch that brought it, counted likewise
+         `.txnindex`  34 bytes   0 i16 version 0, 2 i64 producer id, 10 i64 first offset, 18 i64 last offset (the
+                                 marker's), 26 i64 last stable offset when the marker was written
+RULES    1. An entry names a whole batch, never the inside of one.
+         2. An index may be short but never wrong; after a crash it is rebuilt, not repaired.
+         3. The last 8192 bytes (the warm section) are kept in memory and searched first: most readers stand near
+            the end, and a search from the middle would pull cold pages in for them. Only a target before the warm
+            section is looked up in the mapped file.
+         4. Entries reach the file some dozens at a time, with pwrite, and at the latest when the segment is rolled,
+            flushed or closed. No descriptor stays open; a mapping is made by the first cold look-up and is closed
+            before the file is cut.
+NOT HERE When an entry is worth adding, and where the log is scanned to build an index anew (segment.py).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from struct import Struct
+from typing import ClassVar, NamedTuple
+
+from storage.disk import Disk, File, Mapping
+
+WARM_BYTES = 8192
+_SLACK_ENTRIES = 256  # the warm section may grow by so many before its head is dropped
+_PENDING_ENTRIES = 64  # so many are written at once
+NO_TIMESTAMP = -1
+
+
+class CorruptIndex(Exception):
+    """The file cannot be an index; it has to be built anew."""
+
+
+class SparseIndex:
+    """Entries of a key and a value, both ascending; the end in memory, the rest in a mapped file."""
+
+    __slots__ = (
+        "_disk",
+        "_keys",
+        "_mapped",
+        "_mapping",
+        "_values",
+        "_warm_start",
+        "_written",
+        "base_offset",
+        "entries",
+        "path",
+    )
+
+    ENTRY: ClassVar[Struct]
+    KEY_TYPE: ClassVar[str]
+
+    def __init__(self, disk: Disk, path: str, base_offset: int) -> None:
+        self._disk = disk
+        self._mapping: Mapping | None = None
+        self._mapped = 0
+        self.path = path
+        self.base_offset = base_offset
+        file = disk.open(path, write=True, create=True)
+        size = file.size()
+        if size % self.ENTRY.size:
+            raise CorruptIndex(f"{path} has {size} bytes, which is no multiple of {self.ENTRY.size}")
+        self.entries = self._written = size // self.ENTRY.size
+        self._load_warm_section(file)
+        keys, values = self._keys, self._values
+        # A file that was preallocated and never cut back ends in zeros.
+        if len(keys) > 1 and (keys[-1] <= keys[-2] or values[-1] < values[-2]):
+            raise CorruptIndex(f"{path} does not ascend at its end")
+
+    def is_full(self, max_bytes: int) -> bool:
+        """Whether a file of at most `max_bytes` has no place for a further entry."""
+        return self.entries >= max_bytes // self.ENTRY.size
+
+    def write_out(self) -> None:
+        """Bring the file up to date with what is in memory."""
+        written = self._written
+        if written == self.entries:
+            return
+        start = written - self._warm_start
+        pack = self.ENTRY.pack
+        data = b"".join([pack(key, value) for key, value in zip(self._keys[start:], self._values[start:], strict=True)])
+        file = self._disk.open(self.path, write=True, create=True)
+        try:
+            file.pwrite(data, written * self.ENTRY.size)
+        finally:
+            file.close()
+        self._written = self.entries
+
+    def close(self) -> None:
+        """Write out what is pending and let the mapping go; a further look-up maps again."""
+        self.write_out()
+        self._unmap()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._keep(0)
+
+    def entry(self, slot: int) -> tuple[int, int]:
+        """Key and value number `slot`, as stored."""
+        warm = slot - self._warm_start
+        if warm >= 0:
+            return self._keys[warm], self._values[warm]
+        return self._cold_entry(slot)
+
+    def _add(self, key: int, value: int) -> None:
+        keys = self._keys
+        keys.append(key)
+        self._values.append(value)
+        self.entries += 1
+        if self.entries - self._written >= _PENDING_ENTRIES:
+            self.write_out()
+            warm_entries = WARM_BYTES // self.ENTRY.size
+            if len(keys) >= warm_entries + _SLACK_ENTRIES:
+                surplus = len(keys) - warm_entries
+                del keys[:surplus], self._values[:surplus]
+                self._warm_start += surplus
+
+    def _floor_by_key(self, key: int) -> int:
+        """Slot of the last entry whose key is at most `key`; -1 when there is none."""
+        slot = bisect_right(self._keys, key) - 1
+        if slot >= 0 or not self._warm_start:
+            return slot + self._warm_start
+        return self._cold_floor(key, 0)
+
+    def _floor_by_value(self, value: int) -> int:
+        slot = bisect_right(self._values, value) - 1
+        if slot >= 0 or not self._warm_start:
+            return slot + self._warm_start
+        return self._cold_floor(value, 1)
+
+    def _cold_floor(self, target: int, column: int) -> int:
+        low, high = 0, self._warm_start
+        while low < high:
+            middle = (low + high) // 2
+            if self._cold_entry(middle)[column] <= target:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def _cold_entry(self, slot: int) -> tuple[int, int]:
+        mapping = self._mapping
+        if mapping is None or slot >= self._mapped:
+            mapping = self._map()
+        key, value = self.ENTRY.unpack_from(mapping, slot * self.ENTRY.size)
+        return key, value
+
+    def _map(self) -> Mapping:
+        self._unmap()
+        file = self._disk.open(self.path, write=False)
+        try:
+            self._mapping = mapping = file.map(self._written * self.ENTRY.size)
+        finally:
+            file.close()
+        self._mapped = self._written
+        return mapping
+
+    def _unmap(self) -> None:
+        mapping, self._mapping, self._mapped = self._mapping, None, 0
+        if mapping is not None:
+            mapping.close()
+
+    def _keep(self, entries: int) -> None:
+        """Cut everything behind the first `entries`."""
+        if entries >= self.entries:
+            return
+        self.entries = entries
+        if entries > self._written:
+            warm = entries - self._warm_start
+            del self._keys[warm:], self._values[warm:]
+            return
+        self._unmap()
+        self._written = entries
+        file = self._disk.open(self.path, write=True, create=True)
+        file.truncate(entries * self.ENTRY.size)
+        self._load_warm_section(file)
+
+    def _load_warm_section(self, file: File) -> None:
+        size = self.ENTRY.size
+        count = min(self.entries, WARM_BYTES // size)
+        self._warm_start = self.entries - count
+        keys, values = array(self.KEY_TYPE), array("I")
+        if count:
+            for key, value in self.ENTRY.iter_unpack(file.pread(count * size, self._warm_start * size)):
+                keys.append(key)
+                values.append(value)
+        self._keys, self._values = keys, values
+
+
+class OffsetIndex(SparseIndex):
+    """From an offset to the position of a batch at or before it."""
+
+    __slots__ = ()
+
+    ENTRY = Struct(">II")
+    KEY_TYPE = "I"
+
+    def append(self, last_offset: int, position: int) -> None:
+        """Add the batch that ends with `last_offset` and starts at `position`."""
+        self._add(last_offset - self.base_offset, position)
+
+    def lookup(self, offset: int) -> tuple[int, int]:
+        """The last entry at or before `offset` as (offset, position); the segment's start when there is none."""
+        slot = self._floor_by_key(offset - self.base_offset) if offset >= self.base_offset else -1
+        if slot < 0:
+            return self.base_offset, 0
+        key, position = self.entry(slot)
+        return self.base_offset + key, position
+
+    def offset_at_or_after(self, position: int) -> int | None:
+        """The offset in the first entry whose batch starts at or after `position`, if there is one."""
+        slot = self._floor_by_value(position - 1) + 1
+        return self.base_offset + self.entry(slot)[0] if slot < self.entries else None
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The last entry as (offset, position); the segment's start when there is none."""
+        if not self.entries:
+            return self.base_offset, 0
+        return self.base_offset + self._keys[-1], self._values[-1]
+
+    def truncate(self, offset: int) -> None:
+        """Drop the entries at or behind `offset`."""
+        self._keep(self._floor_by_key(offset - self.base_offset - 1) + 1 if offset > self.base_offset else 0)
+
+
+class TimeIndex(SparseIndex):
+    """From a time to an offset before which no record is as late."""
+
+    __slots__ = ()
+
+    ENTRY = Struct(">qI")
+    KEY_TYPE = "q"
+
+    def append(self, timestamp: int, offset: int) -> None:
+        """Add the greatest timestamp so far, unless it stands there already or there is none yet."""
+        if timestamp > (self._keys[-1] if self.entries else NO_TIMESTAMP):
+            self._add(timestamp, offset - self.base_offset)
+
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """The last entry at or before `timestamp` as (timestamp, offset); (-1, base offset) when there is none."""
+        slot = self._floor_by_key(timestamp)
+        if slot < 0:
+            return NO_TIMESTAMP, self.base_offset
+        key, value = self.entry(slot)
+        return key, self.base_offset + value
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The last entry as (timestamp, offset); (-1, base offset) when there is none."""
+        if not self.entries:
+            return NO_TIMESTAMP, self.base_offset
+        return self._keys[-1], self.base_offset + self._values[-1]
+
+    def truncate(self, offset: int) -> None:
+        """Drop the entries whose offset is at or behind `offset`."""
+        self._keep(self._floor_by_value(offset - self.base_offset - 1) + 1 if offset > self.base_offset else 0)
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction whose abort marker lies in the segment."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The transactions whose abort marker lies in one segment; there is no file while there is none."""
+
+    __slots__ = ("_disk", "_list", "base_offset", "path")
+
+    ENTRY: ClassVar[Struct] = Struct(">hqqqq")
+
+    def __init__(self, disk: Disk, path: str, base_offset: int) -> None:
+        self._disk = disk
+        self.path = path
+        self.base_offset = base_offset
+        self._list: list[AbortedTransaction] = self._read() if disk.exists(path) else []
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        """Add one; markers arrive in the order of their offsets."""
+        assert not self._list or transaction.last_offset > self._list[-1].last_offset
+        file = self._disk.open(self.path, write=True, create=True)
+        file.pwrite(self.ENTRY.pack(0, *transaction), len(self._list) * self.ENTRY.size)
+        self._list.append(transaction)
+
+    def all(self) -> list[AbortedTransaction]:
+        """Every aborted transaction, in the order of the markers."""
+        return self._list.copy()
+
+    def overlapping(self, start_offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
+        """Those with records in the range, and whether no later segment's index can have more of them."""
+        found = []
+        known = self._list
+        for slot in range(bisect_left(known, start_offset, key=_last_offset), len(known)):
+            transaction = known[slot]
+            if transaction.first_offset < end_offset:
+                found.append(transaction)
+            if transaction.last_stable_offset >= end_offset:
+                return found, True
+        return found, False
+
+    def truncate(self, offset: int) -> None:
+        """Drop those whose marker lies at or behind `offset`."""
+        keep = bisect_left(self._list, offset, key=_last_offset)
+        if keep < len(self._list):
+            self._disk.open(self.path, write=True).truncate(keep * self.ENTRY.size)
+            del self._list[keep:]
+
+    def reset(self) -> None:
+        """Forget all."""
+        if self._disk.exists(self.path):
+            self._disk.open(self.path, write=True).truncate(0)
+        self._list.clear()
+
+    def _read(self) -> list[AbortedTransaction]:
+        data = self._disk.read(self.path)
+        whole = memoryview(data)[: len(data) - len(data) % self.ENTRY.size]
+        transactions = []
+        for version, *fields in self.ENTRY.iter_unpack(whole):
+            transaction = AbortedTransaction(*fields)
+            if version > 0 or transaction.last_offset < self.base_offset:
+                raise CorruptIndex(f"{self.path} holds {transaction} of version {version}")
+            transactions.append(transaction)
+        return transactions
+
+
+def _last_offset(transaction: AbortedTransaction) -> int:
+    return transaction.last_offset

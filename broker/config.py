@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.broker_settings import BROKER_SETTINGS
-from broker.network.listener import SocketSettings
 from broker.unused_settings import unused_settings
 from storage.settings import BadSetting, Setting, Value, parse
 
@@ -39,6 +38,18 @@ QUICK_START = {
 
 class ConfigError(ValueError):
     """Settings that the broker cannot start with; the message is a sentence for the command line."""
+
+
+class SocketSettings(NamedTuple):
+    """The settings of sockets, under Kafka's names."""
+
+    send_buffer_bytes: int = 102_400
+    receive_buffer_bytes: int = 102_400
+    request_max_bytes: int = 104_857_600
+    listen_backlog_size: int = 50
+    max_connections: int = 2**31 - 1
+    max_connections_per_ip: int = 2**31 - 1
+    connections_max_idle_ms: int = 600_000
 
 
 class Endpoint(NamedTuple):

@@ -15,15 +15,14 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from broker.handlers.router import CloseConnection, ConnectionInfo, Handler, Pending, RequestContext, Router
 from protocol.api import MESSAGES, ApiKey, request_header_version, response_header_version
 from protocol.codec import decoder, encoder
-from protocol.messages.metadata import ApiVersionsRequest
-from protocol.schema import Message
-
-from broker.handlers.router import CloseConnection, ConnectionInfo, Handler, Pending, RequestContext, Router
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.framing import Part, frame_response, parse_request_header
+from protocol.messages.metadata import ApiVersionsRequest
 from protocol.primitives import skip_tagged_fields
+from protocol.schema import Message
 
 _log = logging.getLogger("barnabas.dispatch")
 

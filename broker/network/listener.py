@@ -14,8 +14,8 @@ import logging
 import socket
 import time
 from collections import Counter
-from typing import NamedTuple
 
+from broker.config import SocketSettings
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.router import ConnectionInfo
 from broker.network.connection import Connection
@@ -27,18 +27,6 @@ _log = logging.getLogger("barnabas.network")
 
 _ACCEPTS_PER_TURN = 64
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-class SocketSettings(NamedTuple):
-    """The settings of sockets, under Kafka's names."""
-
-    send_buffer_bytes: int = 102_400
-    receive_buffer_bytes: int = 102_400
-    request_max_bytes: int = 104_857_600
-    listen_backlog_size: int = 50
-    max_connections: int = 2**31 - 1
-    max_connections_per_ip: int = 2**31 - 1
-    connections_max_idle_ms: int = 600_000
 
 
 class Listener:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from protocol.records import FileRegion
-
 from broker.network.wire import Buffer, Wire
 from protocol.framing import Part
+from protocol.records import FileRegion
 
 TURN_BYTES = 2 * 1024 * 1024
 _BUFFERS_PER_CALL = 64

@@ -1,0 +1,80 @@
+"""The daemon's verbs on the command line (design section 4).
+
+RULES    1. What goes wrong before the broker serves is one sentence on standard error and exit status 1.
+         2. Standard output carries the ready line and nothing else; logs go to standard error.
+NOT HERE Verbs that need no daemon (`barnabas/`), what a broker is made of (`server.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import click
+
+from broker.config import ConfigError, load_config
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def daemon() -> None:
+    """The daemon of Barnabas, a Kafka-protocol broker."""
+
+
+@daemon.command()
+@click.option("--config", "config_file", metavar="FILE", help="Settings file with Kafka's names.")
+@click.option("--data-dir", metavar="DIR", help="Where the logs are kept [default: ./barnabas-data].")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Where clients connect [default: 127.0.0.1:9092]; port 0 picks one."
+)
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One more setting; may be repeated.")
+def serve(config_file: str | None, data_dir: str | None, listen: str | None, settings: tuple[str, ...]) -> None:
+    """Run one broker until SIGTERM or SIGINT."""
+    from broker.server import StartError, run  # noqa: PLC0415  # `--help` need not load the daemon
+
+    _log_to_standard_error()
+    try:
+        config = load_config(config_file, _overrides(config_file, data_dir, listen, settings))
+        run(config)
+    except (ConfigError, StartError) as error:
+        click.echo(f"barnabas: {error}", err=True)
+        sys.exit(1)
+
+
+def _overrides(
+    config_file: str | None, data_dir: str | None, listen: str | None, settings: tuple[str, ...]
+) -> dict[str, str]:
+    overrides = {}
+    for text in settings:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise ConfigError(f"--set {text}: give it as name=value")
+        overrides[name.strip()] = value.strip()
+    if data_dir is not None:
+        overrides["log.dirs"] = data_dir
+    elif config_file is None and not {"log.dir", "log.dirs"} & overrides.keys():
+        overrides["log.dirs"] = "barnabas-data"
+    if listen is not None:
+        overrides["listeners"] = f"PLAINTEXT://{listen}"
+    elif config_file is None and "listeners" not in overrides:
+        overrides["listeners"] = "PLAINTEXT://127.0.0.1:9092"
+    return overrides
+
+
+def _log_to_standard_error() -> None:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def main(arguments: list[str]) -> int:
+    """Run one verb; the process's exit status."""
+    try:
+        daemon.main(arguments, prog_name="barnabas", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.Abort:
+        return 1
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 1
+    return 0

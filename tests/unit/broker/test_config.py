@@ -1,0 +1,77 @@
+"""The broker's settings from files and the command line."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from broker.broker_settings import BROKER_SETTINGS
+from broker.config import ConfigError, Endpoint, load_config
+from broker.unused_settings import unused_settings
+from storage.log_config import SYNONYMS
+from storage.settings import parse
+
+
+def test_every_default_of_the_tables_is_a_value_that_its_own_row_accepts() -> None:
+    """A table that contradicts itself would stop every start."""
+    for setting in [*BROKER_SETTINGS.values(), *unused_settings().values()]:
+        parse(setting, setting.default)
+
+
+def test_every_synonym_of_a_topic_setting_is_a_broker_setting() -> None:
+    """log_config.SYNONYMS points into the broker's table."""
+    assert {name for names in SYNONYMS.values() for name, _ in names} <= BROKER_SETTINGS.keys()
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    """config rule 2."""
+    file = tmp_path / "server.properties"
+    file.write_text("# comment\nnode.id=7\nnum.partitions = 3\nlog.dirs=a,\\\n  b\nlisteners: PLAINTEXT://:9092\n")
+    config = load_config(str(file), {"num.partitions": "5"})
+    assert (config.node_id, config.number("num.partitions"), config.log_dirs) == (7, 5, ["a", "b"])
+    assert config.listeners == [Endpoint("PLAINTEXT", "", 9092)]
+    assert config.listeners[0].is_wildcard
+
+
+def test_a_bad_value_names_file_line_and_what_is_accepted(tmp_path: Path) -> None:
+    """config rule 3, design D14."""
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=1\n\nnum.partitions=none\n")
+    with pytest.raises(ConfigError) as refusal:
+        load_config(str(file), {})
+    assert str(refusal.value) == (
+        f"{file}, line 3: Invalid value none for configuration num.partitions: Not a number of type INT"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"listeners": "nonsense"}, "NAME://host:port"),
+        ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "a name of its own"),
+        ({"listeners": "CONTROLLER://h:1"}, "clients could connect"),
+        ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),
+        ({"socket.request.max.bytes": "0"}, "Value must be at least 1"),
+    ],
+)
+def test_settings_that_cannot_work_stop_the_start_with_a_sentence(settings: dict[str, str], words: str) -> None:
+    """config rule 3."""
+    with pytest.raises(ConfigError, match=words):
+        load_config(None, settings)
+
+
+def test_an_unknown_name_is_a_warning_and_one_of_kafkas_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    """design D14: a server.properties made for Kafka starts this broker."""
+    with caplog.at_level(logging.WARNING):
+        load_config(None, {"nonsense.setting": "1", "num.network.threads": "3"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "unknown setting nonsense.setting (the command line) is passed over"
+    ]
+
+
+def test_a_missing_file_is_one_sentence() -> None:
+    """config rule 3."""
+    with pytest.raises(ConfigError, match=r"cannot read the settings file nowhere\.properties: No such file"):
+        load_config("nowhere.properties", {})

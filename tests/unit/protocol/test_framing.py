@@ -1,0 +1,98 @@
+"""Cutting a byte stream into frames, and putting a response's length and header before its parts."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from hypothesis import given, seed
+from hypothesis import strategies as st
+
+from protocol.errors import MalformedRequest
+from protocol.framing import FrameReader, frame_response, parse_request_header
+from protocol.records import FileRegion
+
+
+def feed(reader: FrameReader, data: bytes, sizes: list[int]) -> list[bytes]:
+    """Hand `data` over in pieces of the given sizes, as a socket would; the frames that come out."""
+    frames: list[bytes] = []
+    position = turn = 0
+    while position < len(data):
+        space = reader.space()
+        count = min(len(space), sizes[turn % len(sizes)], len(data) - position)
+        space[:count] = data[position : position + count]
+        frames += [bytes(frame) for frame in reader.received(count)]
+        position += count
+        turn += 1
+    return frames
+
+
+@given(st.lists(st.binary(max_size=400), max_size=8), st.lists(st.integers(1, 300), min_size=1, max_size=5))
+@seed(20261121)
+def test_frames_come_out_whole_however_the_stream_is_cut(bodies: list[bytes], sizes: list[int]) -> None:
+    """Framing rule 2 and 3: the cut of the stream does not show."""
+    stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+    assert feed(FrameReader(1000, bytearray(64)), stream, sizes) == bodies
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 1001, 2**31 - 1])
+def test_an_absurd_length_is_refused_before_anything_is_allocated(length: int) -> None:
+    """Framing rule 1."""
+    reader = FrameReader(1000, bytearray(64))
+    with pytest.raises(MalformedRequest):
+        feed(reader, struct.pack(">i", length) + b"x", [64])
+
+
+def test_two_readers_share_a_scratch_buffer_without_mixing() -> None:
+    """Nothing of one connection stays in the scratch buffer between two calls."""
+    scratch = bytearray(16)
+    one, two = FrameReader(100, scratch), FrameReader(100, scratch)
+    first, second = struct.pack(">i", 12) + b"a" * 12, struct.pack(">i", 12) + b"b" * 12
+    frames = feed(one, first[:2], [2]) + feed(two, second[:7], [7]) + feed(one, first[2:], [3])
+    assert frames + feed(two, second[7:], [3]) == [b"a" * 12, b"b" * 12]
+
+
+def test_a_header_is_read_with_and_without_a_client_id() -> None:
+    """The fixed part of the header, and where the message begins."""
+    frame = bytearray(struct.pack(">hhih", 1, 4, 7, 2) + b"me" + b"rest")
+    assert parse_request_header(frame) == (1, 4, 7, "me", 12)
+    assert parse_request_header(bytearray(struct.pack(">hhih", 1, 4, 7, -1)))[3:] == (None, 10)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"", b"\0" * 9, struct.pack(">hhih", 1, 4, 7, 3) + b"me", struct.pack(">hhih", 1, 4, 7, 2) + b"\xff\xfe"],
+)
+def test_a_header_that_is_none_is_malformed(frame: bytes) -> None:
+    """Short frames, a client id past the end, a client id that is no text."""
+    with pytest.raises(MalformedRequest):
+        parse_request_header(bytearray(frame))
+
+
+def test_random_streams_raise_nothing_but_malformed_request() -> None:
+    """20,000 random streams; the seed is in the failure."""
+    number = 7
+    rng = random.Random(number)
+    for turn in range(20_000):
+        data = rng.randbytes(rng.randrange(1, 60))
+        try:
+            for frame in feed(FrameReader(200, bytearray(32)), data, [rng.randrange(1, 40)]):
+                parse_request_header(bytearray(frame))
+        except MalformedRequest:
+            pass
+        except Exception as error:
+            raise AssertionError(f"seed {number}, turn {turn}") from error
+
+
+def test_the_length_of_a_response_counts_its_regions() -> None:
+    """A region adds its length and stays a part of its own."""
+
+    class NoFile:
+        def fileno(self) -> int:
+            return -1
+
+    region = FileRegion(NoFile(), 10, 1000)
+    parts = frame_response(5, [b"abc", region, b"de"], flexible_header=True)
+    assert parts == [struct.pack(">iib", 4 + 1 + 3 + 1000 + 2, 5, 0) + b"abc", region, b"de"]
+    assert frame_response(5, [region], flexible_header=False) == [struct.pack(">ii", 1004, 5), region]

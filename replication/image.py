@@ -373,9 +373,7 @@ class _Draft:
             directories,
             old.adding if record.adding_replicas is None else tuple(record.adding_replicas),
             old.removing if record.removing_replicas is None else tuple(record.removing_replicas),
-            old.eligible_leaders
-            if record.eligible_leader_replicas is None
-            else tuple(record.eligible_leader_replicas),
+            old.eligible_leaders if record.eligible_leader_replicas is None else tuple(record.eligible_leader_replicas),
             old.last_known_leaders if record.last_known_elr is None else tuple(record.last_known_elr),
             old.leader_recovery_state if record.leader_recovery_state == -1 else record.leader_recovery_state,
         )
@@ -462,17 +460,6 @@ class _Draft:
         )
         self.changes.brokers.add(record.broker_id)
 
-    def fence_broker(self, record: stored.FenceBrokerRecord) -> None:
-        self._set_fenced(record.id, record.epoch, is_fenced=True)
-
-    def unfence_broker(self, record: stored.UnfenceBrokerRecord) -> None:
-        self._set_fenced(record.id, record.epoch, is_fenced=False)
-
-    def _set_fenced(self, broker_id: int, epoch: int, *, is_fenced: bool) -> None:
-        self._own("brokers")
-        self.image.brokers[broker_id] = self._registered(broker_id, epoch)._replace(is_fenced=is_fenced)
-        self.changes.brokers.add(broker_id)
-
     def _registered(self, broker_id: int, epoch: int) -> BrokerImage:
         broker = self.image.brokers.get(broker_id)
         assert broker is not None, f"broker {broker_id} changed that is not registered"
@@ -501,8 +488,6 @@ _HANDLERS: dict[type[Message], Callable[[_Draft, Any], None]] = {
     stored.PartitionRecord: _Draft.partition,
     stored.ConfigRecord: _Draft.config,
     stored.PartitionChangeRecord: _Draft.partition_change,
-    stored.FenceBrokerRecord: _Draft.fence_broker,
-    stored.UnfenceBrokerRecord: _Draft.unfence_broker,
     stored.RemoveTopicRecord: _Draft.remove_topic,
     stored.FeatureLevelRecord: _Draft.feature_level,
     stored.ProducerIdsRecord: _Draft.producer_ids,

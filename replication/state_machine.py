@@ -27,9 +27,7 @@ class Decision(Generic[Reply]):
 
     __slots__ = ("is_atomic", "records", "reply")
 
-    def __init__(
-        self, records: Sequence[tuple[Message, int]], reply: Reply, *, is_atomic: bool = True
-    ) -> None:
+    def __init__(self, records: Sequence[tuple[Message, int]], reply: Reply, *, is_atomic: bool = True) -> None:
         self.records = records
         self.reply = reply
         self.is_atomic = is_atomic

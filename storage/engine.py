@@ -1,0 +1,272 @@
+"""What a storage engine must do for one partition, so that `Log` need not know how batches lie on disk.
+
+RULES    1. An engine stores whole batches in the order of their offsets and never looks at a record. What it is
+            given has been checked; offsets and leader epochs stand in the bytes already.
+         2. An append is reserve, write, then publish or abandon. Several reservations may be outstanding; they are
+            published in the order in which they were made. Nobody can read a batch before it is published.
+         3. `write`, and what `collect_sync` returns, may run in another thread: they touch files and nothing else.
+            All other methods run on one thread, and `truncate`, `reset`, `roll`, `close` and `delete` only while no
+            reservation is outstanding.
+         4. `end` is exclusive everywhere: end offsets, `max_offset`.
+         5. A region keeps its file open. Data that are deleted meanwhile can still be sent.
+         6. Every method may raise StorageError; then what was published before is still there and can be read.
+            A failed `reserve` has reserved nothing. After any other failure the log directory goes offline.
+         7. A new engine object has opened no file. `open` comes first, and `recover` if it says so; an engine that is
+            new on disk starts empty at offset 0.
+NOT HERE High watermark, leader epochs, producers, log start offset below the granularity of a segment (log.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from protocol.records import BatchHeader, FileRegion
+from storage.log_config import LogConfig
+
+Buffer = bytes | bytearray | memoryview
+
+
+class BatchInfo(NamedTuple):
+    """One batch of an append, as far as an engine has to know it."""
+
+    position: int
+    """Of its first byte in the buffer that is appended."""
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    leader_epoch: int
+
+
+class OffsetPosition(NamedTuple):
+    """Where a batch lies: Kafka's "offset metadata", by which distances in bytes are told."""
+
+    segment_base_offset: int
+    position: int
+
+
+class Located(NamedTuple):
+    """Where the bytes that answer a read lie."""
+
+    regions: tuple[FileRegion, ...]
+    """In the order of offsets; empty when there is nothing to send."""
+    size: int
+    """The sum of their lengths."""
+    end_offset: int
+    """Behind the last offset in the regions, perhaps a little further, never beyond the `max_offset` asked for."""
+    position: OffsetPosition | None
+    """Of the first batch; None where nothing was found, or an engine has no such thing."""
+
+
+class SegmentInfo(NamedTuple):
+    """A part of the log that is deleted as one."""
+
+    base_offset: int
+    end_offset: int
+    """The next segment's base offset, or the end of the log."""
+    size: int
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that ended with an abort marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of the marker."""
+    last_stable_offset: int
+    """Of the log, when the marker was written."""
+
+
+class Reservation:
+    """A place for one append; engines add what they need in a subclass."""
+
+    __slots__ = ("batches", "rolled", "size")
+
+    def __init__(self, size: int, batches: Sequence[BatchInfo], *, rolled: bool) -> None:
+        self.size = size
+        self.batches = batches
+        self.rolled = rolled
+        """Whether this append is the first of a new segment, before which Log takes a producer snapshot."""
+
+
+class SyncWork(NamedTuple):
+    """Closed-over work for a thread; when it returns, all before `end_offset` survives a loss of power."""
+
+    end_offset: int
+    run: Callable[[], None]
+
+
+Visit = Callable[[Buffer, int, BatchHeader], None]
+"""Called for a recovered batch with a buffer that holds all of it, its position there, and its header."""
+
+
+class Engine(Protocol):
+    """Batches of one partition on disk."""
+
+    # ---- life --------------------------------------------------------------------------------------------
+
+    def open(self, recovery_point: int | None) -> int | None:
+        """Get to know what is on disk.
+
+        Args:
+            recovery_point: all before it is known to be durable and whole; None after a clean close, when
+                everything is.
+
+        Returns:
+            The offset from which `recover` has to run (at or before the recovery point, where a segment starts),
+            or None when there is nothing to recover. Also after a clean close the files may turn out not to fit.
+        """
+        ...
+
+    def recover(self, start_offset: int, visit: Visit) -> None:
+        """Check every batch from `start_offset` (what `open` returned) on: sizes, CRC, ascending offsets.
+
+        The log is cut at the first one that is not whole, and all behind it is dropped. Indexes of that range are
+        built anew, the aborted transactions among them: `visit` is called for each valid batch, in order, when the
+        batch counts as published, and may call `add_aborted`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Write out what is only in memory and let files go. Does not sync. The object may not be used again."""
+        ...
+
+    def delete(self) -> None:
+        """Close, and give up all data of this partition; removing the partition's directory is the caller's."""
+        ...
+
+    def update_config(self, config: LogConfig) -> None:
+        """Obey these settings from the next append on."""
+        ...
+
+    # ---- append ------------------------------------------------------------------------------------------
+
+    def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> Reservation:
+        """Find the place for `size` bytes, behind all that is reserved; begin a new segment when it is time.
+
+        `size` is never more than `segment_bytes`; the base offset of the first batch is at or behind the end.
+        """
+        ...
+
+    def write(self, reservation: Reservation, buffer: Buffer) -> None:
+        """Put the bytes at their place; may run in another thread."""
+        ...
+
+    def publish(self, reservation: Reservation) -> None:
+        """Let the batches be read: move the end, index them."""
+        ...
+
+    def abandon(self, reservation: Reservation) -> None:
+        """Give up this reservation and all made after it; whatever was written for them is gone or unreachable."""
+        ...
+
+    # ---- read --------------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """Base offset of the oldest segment."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last published offset."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the published batches."""
+        ...
+
+    @property
+    def flushed_end_offset(self) -> int:
+        """All before it is durable, as `mark_flushed` was told; the recovery point."""
+        ...
+
+    def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> Located:
+        """Where the batches from `offset` on lie.
+
+        The first is the first batch whose last offset is at or behind `offset`; only batches wholly before
+        `max_offset` are returned, and at most `max_bytes` of them: the last may be cut off there, as Kafka's is,
+        the first never. When the first alone is larger, the answer is that batch with `min_one_batch`, else
+        nothing. `start_offset` <= `offset` <= `max_offset` <= `end_offset`.
+        """
+        ...
+
+    def read_batches(self, offset: int, max_bytes: int) -> Buffer:
+        """Whole batches, from the one that `locate` would find: at least one, and no further one beyond `max_bytes`.
+
+        Empty at the end of the log. For internal readers: the bytes are copied into memory.
+        """
+        ...
+
+    def find_timestamp(self, target_ms: int, offset: int) -> int | None:
+        """Base offset of the first batch at or behind `offset` whose max timestamp is `target_ms` or later.
+
+        "At or behind" as in `locate`: the batch that holds `offset` counts.
+        """
+        ...
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """The greatest timestamp in the log and the last offset of the first batch that has it; None when empty."""
+        ...
+
+    def segments(self) -> list[SegmentInfo]:
+        """The segments from the oldest to the active one; there is always one. Opens no file."""
+        ...
+
+    def segment_max_timestamp(self, base_offset: int) -> int:
+        """The greatest timestamp in one segment; where no batch has one, when it was last written."""
+        ...
+
+    # ---- aborted transactions ----------------------------------------------------------------------------
+
+    def add_aborted(self, transaction: AbortedTransaction) -> None:
+        """Remember a transaction whose abort marker was published last."""
+        ...
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in the range, in the order of their markers."""
+        ...
+
+    # ---- cutting -----------------------------------------------------------------------------------------
+
+    def roll(self, wall_ms: int) -> bool:
+        """Begin a new segment at the end of the log; False when the active one is empty already."""
+        ...
+
+    def truncate(self, offset: int) -> None:
+        """Drop every batch that reaches to `offset` or behind it, and what is remembered of them.
+
+        The end is then `offset`, or the base offset of the batch that held it; the flushed end is not behind it.
+        `start_offset` <= `offset` <= `end_offset`.
+        """
+        ...
+
+    def reset(self, offset: int) -> None:
+        """Drop everything and begin anew, empty, at `offset`."""
+        ...
+
+    def trim(self, offset: int) -> list[str]:
+        """Drop the segments that lie wholly before `offset`, but never the active one.
+
+        Returns:
+            Paths that are out of use, under another name already, for the caller to unlink after
+            `file_delete_delay_ms`.
+        """
+        ...
+
+    # ---- durability --------------------------------------------------------------------------------------
+
+    def collect_sync(self) -> SyncWork:
+        """What has to be synced so that all published batches are durable; to be run once, in any thread."""
+        ...
+
+    def mark_flushed(self, end_offset: int) -> None:
+        """The sync work with this end offset has succeeded."""
+        ...
+
+
+EngineFactory = Callable[[str, LogConfig], Engine]
+"""Makes the engine of the partition whose directory is given; opens nothing."""

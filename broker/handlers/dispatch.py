@@ -16,12 +16,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.handlers.router import CloseConnection, ConnectionInfo, Handler, Pending, RequestContext, Router
-from protocol.api import MESSAGES, ApiKey, request_header_version, response_header_version
+from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decoder, encoder
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.framing import Part, frame_response, parse_request_header
+from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import ApiVersionsRequest
-from protocol.primitives import skip_tagged_fields
 from protocol.schema import Message
 
 _log = logging.getLogger("barnabas.dispatch")
@@ -82,7 +82,7 @@ class Dispatcher:
         if entry is None:  # ApiVersions of a version from the future
             return self._answer_unknown_api_versions(context)
         if entry.has_flexible_request_header:
-            position = skip_tagged_fields(frame, position)
+            position = _skip_tagged_fields(frame, position)
         request, _ = entry.decode(frame, position)
         try:
             answer = entry.handler(context, request)
@@ -104,7 +104,7 @@ class Dispatcher:
             if api_key == ApiKey.API_VERSIONS:
                 return None
             raise MalformedRequest(f"version {api_version} of {ApiKey(api_key).name} is not served")
-        request_class, response_class = MESSAGES[ApiKey(api_key)]
+        request_class, response_class = APIS[api_key]
         entry = _Entry(
             route.handler,
             decoder(request_class, api_version),
@@ -132,6 +132,13 @@ class Dispatcher:
             raise CloseConnection(f"a fault while answering {name}; the trace is in the log") from None
         answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
         return answer
+
+
+def _skip_tagged_fields(frame: bytearray, position: int) -> int:
+    """Where the message begins, behind a flexible header's tagged fields; nobody sends any."""
+    if position < len(frame) and frame[position] == 0:
+        return position + 1
+    return decoder(RequestHeader, 2)(frame, 0)[1]
 
 
 def _encode(entry: _Entry, correlation_id: int, answer: Message) -> list[Part]:

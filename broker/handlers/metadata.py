@@ -1,0 +1,410 @@
+"""Where things are: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, answered from the image.
+
+RULES    1. Answers come from the image alone; nobody is asked.
+         2. A topic that makes itself is made through the controller like any other, and the answer waits until its
+            partitions can be served, where Apache Kafka answers with an error and lets the client try again.
+         3. A topic that the principal may not describe is not there, unless it was named and exists or could be made:
+            then it is TOPIC_AUTHORIZATION_FAILED, as in Kafka.
+NOT HERE Changing anything (`admin.py`, `replication/controller`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from broker.addresses import Addresses
+from broker.handlers.router import Pending, RequestContext, Route, Router
+from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.operations import NOT_ASKED, authorized_operations
+from protocol.api import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from protocol.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    Cursor,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    FinalizedFeatureKey,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+    SupportedFeatureKey,
+)
+from protocol.primitives import ZERO_UUID
+from replication.image import MetadataImage, PartitionState, TopicImage
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_BROKERS, _CONTROLLERS = 1, 2
+
+CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None]
+"""Has the controller make topics: (request, wall_ms, reply)."""
+
+
+class MetadataHandlers:
+    """The handlers of this module and what they need."""
+
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        addresses: Addresses,
+        authorizer: Authorizer,
+        create_topics: CreateTopics,
+        features: dict[str, tuple[int, int]],
+        *,
+        auto_create: bool,
+        internal_topics: Callable[[str], CreatableTopic | None],
+        partition_limit: int,
+    ) -> None:
+        self._image = image
+        self._addresses = addresses
+        self._authorizer = authorizer
+        self._create_topics = create_topics
+        self._features = features
+        self._auto_create = auto_create
+        self._internal_topics = internal_topics
+        self._partition_limit = partition_limit
+        self._router: Router | None = None
+
+    def routes(self) -> list[Route]:
+        """The rows of this module."""
+        return [
+            Route(ApiKey.API_VERSIONS, 0, 4, self.api_versions),
+            Route(ApiKey.METADATA, 0, 13, self.metadata),
+            Route(ApiKey.DESCRIBE_CLUSTER, 0, 2, self.describe_cluster),
+            Route(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, self.describe_topic_partitions),
+        ]
+
+    def serve_table_of(self, router: Router) -> None:
+        """Name the table that ApiVersions shows; it holds this module's rows too, so it comes later."""
+        self._router = router
+
+    # ------------------------------------------------------------ ApiVersions
+    def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        """The table, and the features of the cluster; an unknown version gets the table and UNSUPPORTED_VERSION."""
+        assert self._router is not None
+        version = context.api_version
+        if version > 4:
+            own = self._router.table[ApiKey.API_VERSIONS]
+            row = ApiVersion(api_key=own.api_key, min_version=own.min_version, max_version=own.max_version)
+            return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[row])
+        if version >= 3 and not (
+            _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+        ):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        image = self._image()
+        return ApiVersionsResponse(
+            error_code=0,
+            api_keys=[
+                ApiVersion(api_key=key, min_version=lowest, max_version=highest)
+                for key, lowest, highest in self._router.advertised()
+            ],
+            supported_features=[
+                SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+                for name, (lowest, highest) in sorted(self._features.items())
+                if lowest > 0 or version >= 4  # KAFKA-17492: old clients cannot read a lowest level of 0
+            ],
+            finalized_features_epoch=image.offset,
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in sorted(image.features.items())
+                if name in self._features
+            ],
+        )
+
+    # ------------------------------------------------------------ Metadata
+    def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse | Pending:
+        """Brokers, controller and topics; unknown topics may be made on the way."""
+        image = self._image()
+        version = context.api_version
+        if request.topics is None or (version == 0 and not request.topics):
+            topics = [
+                self._topic(context, request, image, topic)
+                for name, topic in image.topics_by_name.items()
+                if self._may(context, Operation.DESCRIBE, name)
+            ]
+            return self._metadata_answer(context, request, image, topics)
+        if version < 12 and any(asked.name is None or asked.topic_id != ZERO_UUID for asked in request.topics):
+            topics = [
+                MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=asked.name or "")
+                for asked in request.topics
+            ]
+            return self._metadata_answer(context, request, image, topics)
+        missing = self._topics_to_make(context, request, image)
+        if not missing:
+            return self._metadata_answer(context, request, image, self._asked_topics(context, request, image, {}))
+        return self._make_and_answer(context, request, missing)
+
+    def _topics_to_make(
+        self, context: RequestContext, request: MetadataRequest, image: MetadataImage
+    ) -> list[CreatableTopic]:
+        if not (self._auto_create and request.allow_auto_topic_creation):
+            return []
+        assert request.topics is not None
+        names = {
+            asked.name
+            for asked in request.topics
+            if asked.name is not None and asked.name not in image.topics_by_name
+            and self._may(context, Operation.DESCRIBE, asked.name) and self._may_create(context, asked.name)
+        }  # fmt: skip
+        return [
+            self._internal_topics(name) or CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+            for name in sorted(names)
+        ]
+
+    def _make_and_answer(
+        self, context: RequestContext, request: MetadataRequest, missing: list[CreatableTopic]
+    ) -> Pending:
+        pending = Pending()
+
+        def answer(made: CreateTopicsResponse) -> None:
+            image = self._image()
+            failed = {
+                result.name: _creation_error(result.error_code)
+                for result in made.topics
+                if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            }
+            topics = self._asked_topics(context, request, image, failed)
+            pending.complete(self._metadata_answer(context, request, image, topics))
+
+        self._create_topics(CreateTopicsRequest(topics=missing, timeout_ms=30_000), context.wall_ms, answer)
+        return pending
+
+    def _asked_topics(
+        self, context: RequestContext, request: MetadataRequest, image: MetadataImage, failed: dict[str, int]
+    ) -> list[MetadataResponseTopic]:
+        assert request.topics is not None
+        by_id = [asked for asked in request.topics if asked.topic_id != ZERO_UUID]
+        topics, seen = [], set()
+        for asked in by_id or request.topics:  # Kafka: ids and names do not mix, ids win
+            key = asked.topic_id if by_id else asked.name
+            if key not in seen:
+                seen.add(key)
+                topics.append(self._asked_topic(context, request, image, asked, failed))
+        return topics
+
+    def _asked_topic(
+        self,
+        context: RequestContext,
+        request: MetadataRequest,
+        image: MetadataImage,
+        asked: MetadataRequestTopic,
+        failed: dict[str, int],
+    ) -> MetadataResponseTopic:
+        if asked.topic_id != ZERO_UUID or asked.name is None:
+            topic = image.topics_by_id.get(asked.topic_id)
+            if topic is None or not self._may(context, Operation.DESCRIBE, topic.name):
+                return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
+            return self._topic(context, request, image, topic)
+        name = asked.name
+        is_internal = name in INTERNAL_TOPICS
+        if not self._may(context, Operation.DESCRIBE, name):
+            return MetadataResponseTopic(
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, is_internal=is_internal
+            )
+        topic = image.topics_by_name.get(name)
+        if topic is not None:
+            return self._topic(context, request, image, topic)
+        error = failed.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if self._auto_create and request.allow_auto_topic_creation and not self._may_create(context, name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal)
+
+    def _topic(
+        self, context: RequestContext, request: MetadataRequest, image: MetadataImage, topic: TopicImage
+    ) -> MetadataResponseTopic:
+        reachable = self._reachable(context, image)
+        partitions = [
+            MetadataResponsePartition(
+                error_code=_leader_error(state, reachable, context.api_version),
+                partition_index=index,
+                leader_id=state.leader if state.leader in reachable else -1,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+                offline_replicas=_offline(state, reachable),
+            )
+            for index, state in topic.partitions.items()
+        ]
+        operations = NOT_ASKED
+        if request.include_topic_authorized_operations:
+            operations = authorized_operations(self._authorizer, context.principal, Resource.TOPIC, topic.name)
+        return MetadataResponseTopic(
+            error_code=0,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=partitions,
+            topic_authorized_operations=operations,
+        )
+
+    def _metadata_answer(
+        self,
+        context: RequestContext,
+        request: MetadataRequest,
+        image: MetadataImage,
+        topics: list[MetadataResponseTopic],
+    ) -> MetadataResponse:
+        brokers = self._addresses.all(image, context.connection)
+        return MetadataResponse(
+            brokers=[MetadataResponseBroker(node_id=a.node_id, host=a.host, port=a.port, rack=a.rack) for a in brokers],
+            cluster_id=image.cluster_id,
+            controller_id=brokers[0].node_id if brokers else -1,
+            topics=topics,
+            cluster_authorized_operations=self._cluster_operations(
+                context, asked=request.include_cluster_authorized_operations
+            ),
+        )
+
+    # ------------------------------------------------------------ DescribeCluster
+    def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        """The brokers of the cluster; controllers are asked at their own listener."""
+        image = self._image()
+        answer = DescribeClusterResponse(error_code=0, cluster_id=image.cluster_id, brokers=[])
+        if request.endpoint_type != _BROKERS:
+            is_known = request.endpoint_type == _CONTROLLERS
+            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            answer.error_code = code
+            answer.cluster_id = ""
+            answer.error_message = (
+                "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+                if is_known
+                else f"Unsupported endpoint type {request.endpoint_type}"
+            )
+            return answer
+        for broker_id, broker in sorted(image.brokers.items()):
+            address = self._addresses.of(broker, context.connection)
+            if address is not None and (request.include_fenced_brokers or not broker.is_fenced):
+                answer.brokers.append(
+                    DescribeClusterBroker(
+                        broker_id=broker_id, host=address.host, port=address.port, rack=address.rack,
+                        is_fenced=broker.is_fenced,
+                    )
+                )  # fmt: skip
+        answer.controller_id = answer.brokers[0].broker_id if answer.brokers else -1
+        answer.cluster_authorized_operations = self._cluster_operations(
+            context, asked=request.include_cluster_authorized_operations
+        )
+        return answer
+
+    # ------------------------------------------------------------ DescribeTopicPartitions
+    def describe_topic_partitions(
+        self, context: RequestContext, request: DescribeTopicPartitionsRequest
+    ) -> DescribeTopicPartitionsResponse:
+        """Topics by name, page by page (KIP-966)."""
+        image = self._image()
+        names, first = self._page(context, request, image)
+        room = min(self._partition_limit, request.response_partition_limit)
+        reachable = self._reachable(context, image)
+        answer = DescribeTopicPartitionsResponse(topics=[])
+        for name in names:
+            if room <= 0:
+                answer.next_cursor = Cursor(topic_name=name, partition_index=first)
+                break
+            topic = image.topics_by_name.get(name)
+            described = self._described_topic(context, name, topic)
+            answer.topics.append(described)
+            if described.error_code == 0 and topic is not None:
+                states = [(index, state) for index, state in topic.partitions.items() if index >= first]
+                described.partitions = [
+                    _described_partition(index, state, reachable, context.api_version) for index, state in states[:room]
+                ]
+                if len(states) > room:
+                    answer.next_cursor = Cursor(topic_name=name, partition_index=states[room][0])
+                    break
+                room -= len(states)
+            first = 0
+        return answer
+
+    def _page(
+        self, context: RequestContext, request: DescribeTopicPartitionsRequest, image: MetadataImage
+    ) -> tuple[list[str], int]:
+        """Topic names from the cursor on, and the partition to begin with in the first of them."""
+        wanted = {asked.name for asked in request.topics}
+        if not wanted:
+            wanted = {name for name in image.topics_by_name if self._may(context, Operation.DESCRIBE, name)}
+        names = sorted(wanted)
+        cursor = request.cursor
+        if cursor is None:
+            return names, 0
+        names = [name for name in names if name >= cursor.topic_name]
+        is_there = bool(names) and names[0] == cursor.topic_name
+        return names, max(0, cursor.partition_index) if is_there else 0
+
+    def _described_topic(
+        self, context: RequestContext, name: str, topic: TopicImage | None
+    ) -> DescribeTopicPartitionsResponseTopic:
+        described = DescribeTopicPartitionsResponseTopic(error_code=0, name=name, is_internal=name in INTERNAL_TOPICS)
+        if not self._may(context, Operation.DESCRIBE, name):
+            described.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return described
+        if topic is None:
+            described.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            described.topic_id = topic.topic_id
+        described.topic_authorized_operations = authorized_operations(
+            self._authorizer, context.principal, Resource.TOPIC, name
+        )
+        return described
+
+    # ------------------------------------------------------------ small questions
+    def _reachable(self, context: RequestContext, image: MetadataImage) -> frozenset[int]:
+        """Brokers that clients of this listener may be sent to."""
+        return frozenset(address.node_id for address in self._addresses.all(image, context.connection))
+
+    def _may(self, context: RequestContext, operation: str, topic: str) -> bool:
+        return self._authorizer.authorize(context.principal, operation, Resource.TOPIC, topic)
+
+    def _may_create(self, context: RequestContext, topic: str) -> bool:
+        return self._authorizer.authorize(
+            context.principal, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME
+        ) or self._may(context, Operation.CREATE, topic)
+
+    def _cluster_operations(self, context: RequestContext, *, asked: bool) -> int:
+        if not asked:
+            return NOT_ASKED
+        return authorized_operations(self._authorizer, context.principal, Resource.CLUSTER, CLUSTER_NAME)
+
+
+def _leader_error(state: PartitionState, reachable: frozenset[int], version: int) -> int:
+    if state.leader in reachable:
+        return ErrorCode.NONE
+    return ErrorCode.LISTENER_NOT_FOUND if state.leader >= 0 and version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def _offline(state: PartitionState, reachable: frozenset[int]) -> list[int]:
+    return [replica for replica in state.replicas if replica not in reachable]
+
+
+def _described_partition(
+    index: int, state: PartitionState, reachable: frozenset[int], version: int
+) -> DescribeTopicPartitionsResponsePartition:
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=_leader_error(state, reachable, version),
+        partition_index=index,
+        leader_id=state.leader if state.leader in reachable else -1,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.isr),
+        eligible_leader_replicas=list(state.eligible_leaders),
+        last_known_elr=list(state.last_known_leaders),
+        offline_replicas=_offline(state, reachable),
+    )
+
+
+def _creation_error(code: int) -> int:
+    """What Metadata says of a topic that could not be made."""
+    if code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+        return code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,47 @@
+"""Bit fields of the operations that a client may do on a resource (KIP-430).
+
+RULES    1. Bit n stands for the operation that Kafka numbers n; a field that was not asked for is `NOT_ASKED`.
+NOT HERE The question itself (`authorizer.py`).
+"""
+
+from __future__ import annotations
+
+from broker.security.authorizer import Authorizer, Operation, Resource
+
+NOT_ASKED = -(2**31)
+
+_CODES = {
+    Operation.READ: 3,
+    Operation.WRITE: 4,
+    Operation.CREATE: 5,
+    Operation.DELETE: 6,
+    Operation.ALTER: 7,
+    Operation.DESCRIBE: 8,
+    Operation.CLUSTER_ACTION: 9,
+    Operation.DESCRIBE_CONFIGS: 10,
+    Operation.ALTER_CONFIGS: 11,
+    Operation.IDEMPOTENT_WRITE: 12,
+}
+
+_OF_RESOURCE = {
+    Resource.TOPIC: (
+        Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+    ),
+    Resource.GROUP: (
+        Operation.READ, Operation.DELETE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+    ),
+    Resource.CLUSTER: (
+        Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION, Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE,
+    ),
+}  # fmt: skip
+
+
+def authorized_operations(authorizer: Authorizer, principal: str, resource_type: str, resource_name: str) -> int:
+    """The bit field of what `principal` may do on a resource."""
+    field = 0
+    for operation in _OF_RESOURCE[resource_type]:
+        if authorizer.authorize(principal, operation, resource_type, resource_name):
+            field |= 1 << _CODES[operation]
+    return field

@@ -1,0 +1,79 @@
+"""A raw, synchronous client: one socket, one request at a time, any version; for any broker, Apache Kafka too."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from protocol.api import APIS, request_header_version, response_header_version
+from protocol.codec import decode, encode
+from protocol.messages.headers import RequestHeader, ResponseHeader
+from protocol.schema import Message
+
+M = TypeVar("M", bound=Message)
+
+
+class RawClient:
+    """Speaks to one broker with the messages of this project's own codec."""
+
+    def __init__(self, bootstrap: str, timeout_s: float = 30) -> None:
+        host, port = bootstrap.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self.socket.close()
+
+    def send(self, request: Message, version: int) -> int:
+        """Send a request and return its correlation id without waiting."""
+        self._correlation_id += 1
+        key = type(request).API_KEY
+        assert key is not None
+        header = RequestHeader(
+            request_api_key=key, request_api_version=version, correlation_id=self._correlation_id, client_id="raw"
+        )
+        self.send_frame(encode(header, request_header_version(key, version)) + encode(request, version))
+        return self._correlation_id
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send any bytes as a frame."""
+        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def receive_frame(self) -> bytes:
+        """The next frame, without its length; EOFError when the broker has hung up."""
+        (length,) = struct.unpack(">i", self._receive(4))
+        return self._receive(length)
+
+    def receive(self, request: Message, version: int) -> Any:
+        """The answer to a request that was sent."""
+        key = type(request).API_KEY
+        assert key is not None
+        frame = self.receive_frame()
+        header_version = response_header_version(key, version)
+        header = decode(ResponseHeader, header_version, frame)
+        start = len(encode(header, header_version))
+        return decode(APIS[key].response, version, frame, start)
+
+    def ask(self, request: Message, version: int) -> Any:
+        """Send and wait for the answer."""
+        self.send(request, version)
+        return self.receive(request, version)
+
+    def _receive(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            piece = self.socket.recv(count - len(data))
+            if not piece:
+                raise EOFError(f"the broker hung up with {count - len(data)} of {count} bytes missing")
+            data += piece
+        return bytes(data)

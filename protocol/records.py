@@ -10,22 +10,18 @@ FORMAT   one batch, big-endian, 61 bytes and then the records:
              23  i32  last offset delta
              27  i64  base timestamp            43  i64  producer id      53  i32  base sequence
              35  i64  max timestamp             51  i16  producer epoch   57  i32  record count
-         one record (all records of a batch are compressed together):
-             varint length of what follows, i8 attributes 0, varlong timestamp delta, varint offset delta,
-             varint key length (-1 null) and key, the same for the value, varint number of headers,
-             per header: varint key length and key (UTF-8), varint value length (-1 null) and value
          a control record's key is i16 version 0, i16 type
 RULES    1. Broken bytes raise KafkaError and nothing else: CORRUPT_MESSAGE for a batch, INVALID_RECORD for the
             records inside, UNSUPPORTED_FOR_MESSAGE_FORMAT for the formats before v2.
          2. A size is checked against the bytes that are there before it is used.
          3. Reading a header copies no record; patching writes only the bytes named above.
-         4. Header keys that are not UTF-8 survive a round trip (surrogateescape).
-NOT HERE What a client may send (`storage/validation.py`); the codecs (`compression.py`).
+NOT HERE One record's bytes (record_bytes.py), the codecs (compression.py), what a client may send
+         (`storage/validation.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
@@ -35,6 +31,14 @@ from crc32c import crc32c
 from protocol.compression import Compression, compress, decompress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer, varint
+from protocol.record_bytes import (
+    BYTES_REMAIN,
+    NO_MORE_BYTES,
+    Headers,
+    encode_record,
+    invalid_record,
+    read_record,
+)
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 BATCH_OVERHEAD: Final = HEADER.size
@@ -179,7 +183,7 @@ class Record(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: Headers = ()
 
 
 # ---- a batch's header ------------------------------------------------------------------------------------
@@ -279,105 +283,20 @@ def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_bytes: 
 def records(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int) -> list[Record]:
     """All records of one batch; `max_bytes` bounds what they may take when decompressed."""
     data = bytes(record_bytes(buffer, position, header, max_bytes))
-    count = header.record_count
-    base_offset = header.base_offset
-    base_timestamp = header.base_timestamp
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.is_log_append_time else None
     found: list[Record] = []
-    end = len(data)
     at = 0
     try:
-        for _ in range(count):
-            length, at = read_varint(data, at)
-            stop = at + length
-            if length < 0 or stop > end:
-                raise invalid_record(
-                    f"Invalid record size: expected {length} bytes in record payload, "
-                    f"but instead the buffer has only {end - at} remaining bytes."
-                )
-            timestamp, at = read_varlong(data, at + 1)
-            delta, at = read_varint(data, at)
-            key, at = _read_bytes(data, at, stop)
-            value, at = _read_bytes(data, at, stop)
-            pairs: tuple[tuple[str, bytes | None], ...] = ()
-            if data[at]:
-                pairs, at = _read_headers(data, at, stop)
-            else:
-                at += 1
-            if at != stop:
-                raise invalid_record(
-                    f"Invalid record size: expected to read {length} bytes in record payload, "
-                    f"but instead read {at - stop + length}"
-                )
+        for _ in range(header.record_count):
+            timestamp, delta, key, value, pairs, at = read_record(data, at)
             stamp = base_timestamp + timestamp if append_time is None else append_time
             found.append(_new_tuple(Record, (base_offset + delta, stamp, key, value, pairs)))
     except IndexError:
-        raise invalid_record("Incorrect declared batch size, premature EOF reached") from None
-    if at != end:
-        raise invalid_record("Incorrect declared batch size, records still remaining in file")
+        raise invalid_record(NO_MORE_BYTES) from None
+    if at != len(data):
+        raise invalid_record(BYTES_REMAIN)
     return found
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint of 32 bits and the position behind it; IndexError at the data's end."""
-    byte = data[at]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    return _read_long_varint(data, at, 5, 0xFFFFFFFF)
-
-
-def read_varlong(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint of 64 bits and the position behind it; IndexError at the data's end."""
-    byte = data[at]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    return _read_long_varint(data, at, 10, 0xFFFFFFFFFFFFFFFF)
-
-
-def _read_long_varint(data: bytes, at: int, max_size: int, mask: int) -> tuple[int, int]:
-    value = shift = 0
-    for _ in range(max_size):
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            value &= mask  # as Java does it: bits beyond the type fall off
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-    raise invalid_record("Found invalid record structure")
-
-
-def _read_bytes(data: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
-    length, at = read_varint(data, at)
-    if length < 0:
-        return None, at
-    end = at + length
-    if end > stop:
-        raise invalid_record("Found invalid record structure")
-    return data[at:end], end
-
-
-def _read_headers(data: bytes, at: int, stop: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    count, at = read_varint(data, at)
-    if count < 0:
-        raise invalid_record(f"Found invalid number of record headers {count}")
-    if count > stop - at:
-        raise invalid_record(
-            f"Found invalid number of record headers. {count} is larger than the remaining size of the buffer"
-        )
-    pairs: list[tuple[str, bytes | None]] = []
-    for _ in range(count):
-        key, at = _read_bytes(data, at, stop)
-        if key is None:
-            raise invalid_record("Invalid negative header key size")
-        value, at = _read_bytes(data, at, stop)
-        pairs.append((key.decode("utf-8", "surrogateescape"), value))
-    return tuple(pairs), at
-
-
-def invalid_record(message: str) -> KafkaError:
-    """The records inside a batch are not what its header or the format says."""
-    return KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
 # ---- building --------------------------------------------------------------------------------------------
@@ -485,37 +404,6 @@ class BatchBuilder:
             ),
             compress(self._compression, self._body, self._compression_level),
         )
-
-
-def encode_record(
-    timestamp_delta: int,
-    offset_delta: int,
-    key: Buffer | None,
-    value: Buffer | None,
-    headers: Iterable[tuple[str, bytes | None]] = (),
-) -> bytearray:
-    """One record without the length in front of it."""
-    out = bytearray(1)
-    out += varint(timestamp_delta)
-    out += varint(offset_delta)
-    for field in (key, value):
-        if field is None:
-            out.append(1)
-        else:
-            out += varint(len(field))
-            out += field
-    pairs = headers if isinstance(headers, Sequence) else tuple(headers)
-    out += varint(len(pairs))
-    for name, content in pairs:
-        encoded = name.encode("utf-8", "surrogateescape")
-        out += varint(len(encoded))
-        out += encoded
-        if content is None:
-            out.append(1)
-        else:
-            out += varint(len(content))
-            out += content
-    return out
 
 
 def assemble(header: BatchHeader, body: Buffer) -> bytearray:

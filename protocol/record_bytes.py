@@ -1,0 +1,238 @@
+"""The records inside a batch, as bytes: writing one, reading one, walking over all without keeping any.
+
+FORMAT   one record (those of a batch follow one another, and are compressed together):
+             varint length of what follows, i8 attributes 0, varlong timestamp delta, varint offset delta,
+             varint key length (-1 null) and key, the same for the value, varint number of headers,
+             per header: varint key length and key (UTF-8), varint value length (-1 null) and value
+         varints are zigzag: 0, -1, 1, -2 as 0, 1, 2, 3
+RULES    1. Records that are not what the format says raise KafkaError(INVALID_RECORD) with Kafka's sentence.
+         2. Where data ends too early the functions for one record raise IndexError; `scan`, `check_first` and
+            whoever else loops over records turn that into rule 1.
+         3. A length is checked against the bytes that are there before anything is taken.
+         4. Any length below zero is null, as Kafka reads it.
+         5. Header keys that are not UTF-8 survive a round trip (surrogateescape).
+NOT HERE The batch around them (records.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import Buffer, varint
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+SMALLEST_RECORD: Final = 7
+NO_MORE_BYTES: Final = "Incorrect declared batch size, premature EOF reached"
+BYTES_REMAIN: Final = "Incorrect declared batch size, records still remaining in file"
+
+
+def encode_record(
+    timestamp_delta: int,
+    offset_delta: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Iterable[tuple[str, bytes | None]] = (),
+) -> bytearray:
+    """One record without the length in front of it."""
+    out = bytearray(1)
+    out += varint(timestamp_delta)
+    out += varint(offset_delta)
+    _put(out, key)
+    _put(out, value)
+    pairs = headers if isinstance(headers, Sequence) else tuple(headers)
+    out += varint(len(pairs))
+    for name, content in pairs:
+        _put(out, name.encode("utf-8", "surrogateescape"))
+        _put(out, content)
+    return out
+
+
+def _put(out: bytearray, field: Buffer | None) -> None:
+    if field is None:
+        out.append(1)
+    else:
+        out += varint(len(field))
+        out += field
+
+
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """A varint of 32 bits and the position behind it."""
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    more = data[at + 1]
+    if more < 0x80:
+        value = byte & 0x7F | more << 7
+        return (value >> 1) ^ -(value & 1), at + 2
+    return _read_long_varint(data, at, 5, 0xFFFFFFFF)
+
+
+def read_varlong(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """A varint of 64 bits and the position behind it."""
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    return _read_long_varint(data, at, 10, 0xFFFFFFFFFFFFFFFF)
+
+
+def _read_long_varint(data: bytes | memoryview, at: int, max_size: int, mask: int) -> tuple[int, int]:
+    value = shift = 0
+    for _ in range(max_size):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            value &= mask  # as in Java, bits beyond the type fall off
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+    raise invalid_record("Found invalid record structure")
+
+
+def read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
+    """Timestamp delta, offset delta, key, value, headers of the record at `at`, and where the next begins."""
+    length, at = read_varint(data, at)
+    stop = at + length
+    if length < 0 or stop > len(data):
+        raise _wrong_length(length, len(data) - at)
+    timestamp, at = read_varlong(data, at + 1)
+    delta, at = read_varint(data, at)
+    key, at = _read_bytes(data, at, stop)
+    value, at = _read_bytes(data, at, stop)
+    pairs: Headers = ()
+    if data[at]:
+        pairs, at = _read_headers(data, at, stop)
+    else:
+        at += 1
+    if at != stop:
+        raise invalid_record(
+            f"Invalid record size: expected to read {length} bytes in record payload, "
+            f"but instead read {at - stop + length}"
+        )
+    return timestamp, delta, key, value, pairs, stop
+
+
+def _read_bytes(data: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
+    length, at = read_varint(data, at)
+    if length < 0:
+        return None, at
+    end = at + length
+    if end > stop:
+        raise invalid_record("Found invalid record structure")
+    return data[at:end], end
+
+
+def _read_headers(data: bytes, at: int, stop: int) -> tuple[Headers, int]:
+    count, at = read_varint(data, at)
+    if not 0 <= count <= stop - at:
+        raise _wrong_header_count(count)
+    pairs: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        key, at = _read_bytes(data, at, stop)
+        if key is None:
+            raise invalid_record("Invalid negative header key size")
+        value, at = _read_bytes(data, at, stop)
+        pairs.append((key.decode("utf-8", "surrogateescape"), value))
+    return tuple(pairs), at
+
+
+def check_record(data: bytes | memoryview, at: int, index: int) -> tuple[int, bool, int]:
+    """The form of a batch's record `index`: its timestamp's delta, has it a key, where the next begins."""
+    length, at = read_varint(data, at)
+    stop = at + length
+    if length < 0 or stop > len(data):
+        raise _wrong_length(length, len(data) - at)
+    timestamp, at = read_varlong(data, at + 1)
+    delta, at = read_varint(data, at)
+    if delta != index:
+        raise invalid_record(f"Record {index} of the batch has offset delta {delta}: offsets must be in sequence")
+    key_length, at = read_varint(data, at)
+    if key_length > 0:
+        at += key_length
+    length, at = read_varint(data, at)
+    if length > 0:
+        at += length
+    pairs, at = read_varint(data, at)
+    if not 0 <= pairs <= stop - at:
+        raise _wrong_header_count(pairs)
+    for _ in range(pairs):
+        length, at = read_varint(data, at)
+        if length < 0:
+            raise invalid_record("Invalid negative header key size")
+        length, at = read_varint(data, at + length)
+        if length > 0:
+            at += length
+    if at != stop:
+        raise invalid_record(f"Invalid record size: record {index} does not end where its length says")
+    return timestamp, key_length >= 0, stop
+
+
+def scan(body: Buffer, count: int) -> tuple[list[int], list[int]]:
+    """Walk over exactly `count` records in sequence: every timestamp's delta, the indexes of those without key."""
+    data = bytes(body)
+    timestamps: list[int] = []
+    keyless: list[int] = []
+    at = 0
+    if count * SMALLEST_RECORD > len(data):
+        raise invalid_record(NO_MORE_BYTES)
+    try:
+        for index in range(count):
+            timestamp, has_key, at = check_record(data, at, index)
+            timestamps.append(timestamp)
+            if not has_key:
+                keyless.append(index)
+    except IndexError:
+        raise invalid_record(NO_MORE_BYTES) from None
+    if at != len(data):
+        raise invalid_record(BYTES_REMAIN)
+    return timestamps, keyless
+
+
+def check_first(data: memoryview, count: int, limit: int) -> None:
+    """The first record in full, then only lengths, of at most `limit` of the batch's `count` records.
+
+    Where the batch has no more than `limit`, the last one must end where the data end.
+    """
+    end = len(data)
+    if count * SMALLEST_RECORD > end:
+        raise invalid_record(NO_MORE_BYTES)
+    try:
+        at = check_record(data, 0, 0)[2]
+        for _ in range(1, min(count, limit)):
+            byte = data[at]
+            if byte < 0x80:
+                length = (byte >> 1) ^ -(byte & 1)
+                at += 1
+            else:
+                length, at = read_varint(data, at)
+            if length < 0:
+                raise _wrong_length(length, end - at)
+            at += length
+    except IndexError:
+        raise invalid_record(NO_MORE_BYTES) from None
+    if at > end:
+        raise invalid_record(NO_MORE_BYTES)
+    if count <= limit and at != end:
+        raise invalid_record(BYTES_REMAIN)
+
+
+def invalid_record(message: str) -> KafkaError:
+    """The records inside a batch are not what its header or the format says."""
+    return KafkaError(ErrorCode.INVALID_RECORD, message)
+
+
+def _wrong_length(length: int, there: int) -> KafkaError:
+    return invalid_record(
+        f"Invalid record size: expected {length} bytes in record payload, "
+        f"but instead the buffer has only {there} remaining bytes."
+    )
+
+
+def _wrong_header_count(count: int) -> KafkaError:
+    if count < 0:
+        return invalid_record(f"Found invalid number of record headers {count}")
+    return invalid_record(
+        f"Found invalid number of record headers. {count} is larger than the remaining size of the buffer"
+    )

@@ -1,0 +1,408 @@
+"""What a batch must be to enter a log: checked by its header and CRC, its records opened only where it matters.
+
+RULES    1. A client sends exactly one whole batch of format v2 per partition; bytes behind it that cannot be one
+            more are cut off.
+         2. Always checked: sizes, CRC, offsets and counts that agree, no control batch, no producer without
+            sequence, a codec that exists and whose frame the body begins with, and of an uncompressed batch the
+            whole first record and the lengths of the first records.
+         3. Opened whole, and then checked as Kafka checks every batch: topics with compaction, another codec
+            than the topic's, timestamps that the header shows out of range, counts too large to be believed.
+         4. A refused batch has not been changed. An accepted one may have been: its timestamp type and max
+            timestamp with the CRC, in place.
+         5. What the broker has made itself (origin not CLIENT) is not doubted.
+NOT HERE Sequences and transactions (producers.py), offsets (log.py). Why so little is opened:
+         docs/decisions/0003-what-is-checked-in-a-produced-batch.md
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple, NoReturn
+
+from crc32c import crc32c
+
+from protocol.compression import XERIAL_MAGIC, Compression, compress
+from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import Buffer
+from protocol.record_bytes import SMALLEST_RECORD, check_first, invalid_record, scan
+from protocol.records import (
+    ATTRIBUTES_POSITION,
+    BATCH_OVERHEAD,
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    LOG_APPEND_TIME_BIT,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_TIMESTAMP,
+    BatchHeader,
+    TimestampType,
+    assemble,
+    crc_is_valid,
+    headers,
+    parse_header,
+    record_bytes,
+    set_max_timestamp,
+)
+from storage.log_config import LogConfig
+from storage.settings import MAX_LONG
+
+FIRST_RECORDS: Final = 32  # of so many the lengths are walked: at most 4 us, where the CRC of 1 MB takes 40
+BELIEVED_COUNT: Final = 100_000  # a compressed batch that claims more records is opened and counted
+MAX_OPENED_BYTES: Final = 64 * 1024 * 1024
+MAX_RECORD_ERRORS: Final = 1000
+FIRST_PRODUCE_VERSION_WITH_ZSTD: Final = 7
+
+_CODEC_OF_SETTING: Final = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+_GZIP_START: Final = b"\x1f\x8b\x08"
+_LZ4_START: Final = b"\x04\x22\x4d\x18"
+_LZ4_VERSION_AND_INDEPENDENCE: Final = 0x60  # flags: version 01, and blocks that do not refer to earlier ones
+_ZSTD_START: Final = b"\x28\xb5\x2f\xfd"
+
+
+class Origin(IntEnum):
+    """Who appends, and so how much is doubted."""
+
+    CLIENT = 0
+    COORDINATOR = 1
+    RAFT_LEADER = 2
+    REPLICATION = 3
+
+
+class RejectedRecords(KafkaError):
+    """Some records of a batch are the reason; `record_errors` names them as (index in the batch, why)."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+class BatchRules:
+    """What one partition asks of a batch: made once from its settings, asked for every append."""
+
+    __slots__ = (
+        "after_max_ms", "before_max_ms", "codec", "is_compacted", "level", "max_message_bytes",
+        "max_opened_bytes", "partition", "stamps",
+    )  # fmt: skip
+
+    def __init__(self, config: LogConfig, partition: str) -> None:
+        self.partition = partition
+        self.max_message_bytes = config.max_message_bytes
+        self.is_compacted = "compact" in config.cleanup_policy
+        self.stamps = config.message_timestamp_type == "LogAppendTime"
+        self.before_max_ms = config.message_timestamp_before_max_ms
+        self.after_max_ms = config.message_timestamp_after_max_ms
+        self.codec: int | None = _CODEC_OF_SETTING.get(config.compression_type)  # None: as the producer chose
+        self.level = {
+            Compression.GZIP: config.compression_gzip_level,
+            Compression.LZ4: config.compression_lz4_level,
+            Compression.ZSTD: config.compression_zstd_level,
+        }.get(Compression(self.codec or 0))
+        self.max_opened_bytes = MAX_OPENED_BYTES
+
+
+class Validated(NamedTuple):
+    """Batches that may be appended."""
+
+    records: Buffer  # the bytes to write: what came, cut to its batches, or a rebuilt batch
+    batches: list[tuple[int, BatchHeader]]
+    log_append_time_ms: int  # -1 when the records keep their own
+
+
+def validate(
+    records: bytearray | memoryview | None, rules: BatchRules, *, wall_ms: int, origin: Origin = Origin.CLIENT
+) -> Validated:
+    """Check what is to be appended and stamp it; its offsets stay as they are.
+
+    Raises:
+        KafkaError: as Kafka refuses it; RejectedRecords where single records are to blame.
+    """
+    if origin != Origin.CLIENT:
+        return _validate_own(records, rules, wall_ms, origin)
+    if records is None or len(records) < BATCH_OVERHEAD:
+        _refuse_short(records)
+    header = parse_header_of_client(records)
+    size = header[1] + LOG_OVERHEAD
+    if size != len(records):
+        records = _cut(records, size)
+    if header[0]:
+        _refuse_base_offset(header, rules)
+    if size > rules.max_message_bytes:
+        _refuse_size(size, rules)
+    if crc32c(memoryview(records)[ATTRIBUTES_POSITION:]) != header[4]:
+        _refuse_crc(header, rules)
+    attributes, count = header[5], header[12]
+    if (
+        count <= 0
+        or header[6] != count - 1
+        or attributes & CONTROL_BIT
+        or (header[11] < 0 and header[9] >= 0)
+        or attributes & COMPRESSION_MASK > Compression.ZSTD
+    ):
+        _refuse_header(header, rules)
+    codec = attributes & COMPRESSION_MASK
+    if (
+        rules.is_compacted
+        or (rules.codec is not None and rules.codec != codec)
+        or (codec and count > BELIEVED_COUNT)
+        or attributes & LOG_APPEND_TIME_BIT
+        or (not rules.stamps and _is_out_of_range(header, rules, wall_ms))
+    ):
+        return _validate_opened(records, header, rules, wall_ms)
+    if codec:
+        _check_frame(records, codec)
+    else:
+        check_first(memoryview(records)[BATCH_OVERHEAD:], count, FIRST_RECORDS)
+    if rules.stamps:
+        header = set_max_timestamp(records, 0, header, TimestampType.LOG_APPEND_TIME, wall_ms)
+        return Validated(records, [(0, header)], wall_ms)
+    return Validated(records, [(0, header)], -1)
+
+
+def validate_replicated(records: Buffer, *, leader_epoch: int) -> list[tuple[int, BatchHeader]]:
+    """The batches that a follower may append: whole, valid, in ascending offsets, of no later epoch than known."""
+    found: list[tuple[int, BatchHeader]] = []
+    end = -1
+    for position, header in headers(records):
+        if header.leader_epoch > leader_epoch >= 0:
+            break  # sent by a leader of whom this replica has not heard yet; it will come again
+        if not crc_is_valid(records, position, header):
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Record is corrupt (stored crc = {header.crc})")
+        if header.base_offset < end or header.last_offset_delta < 0:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"Out of order offsets: {header.base_offset} follows {end - 1}"
+            )
+        end = header.next_offset
+        found.append((position, header))
+    return found
+
+
+def refuse_zstd(records: Buffer | None, produce_version: int) -> None:
+    """Zstandard is allowed from Produce v7 on: older clients are told by UNSUPPORTED_COMPRESSION_TYPE."""
+    if produce_version >= FIRST_PRODUCE_VERSION_WITH_ZSTD or records is None or len(records) < BATCH_OVERHEAD:
+        return
+    if parse_header_of_client(records).compression == Compression.ZSTD:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"Produce requests with version {produce_version} are not allowed to use ZStandard compression",
+        )
+
+
+def parse_header_of_client(records: Buffer) -> BatchHeader:
+    """The first batch's header; the formats before v2 are refused as Produce refuses them."""
+    try:
+        header = parse_header(records)
+    except KafkaError as error:
+        if error.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+            raise _only_v2() from None
+        raise
+    return header
+
+
+# ---- opening a batch -------------------------------------------------------------------------------------
+
+
+def _validate_opened(
+    records: bytearray | memoryview, header: BatchHeader, rules: BatchRules, wall_ms: int
+) -> Validated:
+    """All that Kafka checks: every record, each timestamp; another codec and a true max timestamp follow."""
+    body = open_body(records, header, rules)
+    timestamps, keyless = scan(body, header.record_count)
+    errors = _keyless_errors(keyless, rules) if rules.is_compacted and keyless else []
+    if header.is_log_append_time and rules.stamps:
+        _refuse_append_time(header)
+    if not rules.stamps:
+        late = _timestamp_errors(header, timestamps, rules, wall_ms)
+        if late:
+            raise RejectedRecords(
+                ErrorCode.INVALID_TIMESTAMP,
+                "One or more records have been rejected due to invalid timestamp",
+                sorted(errors + late)[:MAX_RECORD_ERRORS],
+            )
+    if errors:
+        raise RejectedRecords(ErrorCode.INVALID_RECORD, _summary(errors), errors[:MAX_RECORD_ERRORS])
+    kind, stamp = TimestampType.LOG_APPEND_TIME, wall_ms
+    if not rules.stamps:
+        latest = header.base_timestamp + max(timestamps)
+        kind, stamp = TimestampType.CREATE_TIME, min(max(latest, NO_TIMESTAMP), MAX_LONG)
+    append_time = wall_ms if rules.stamps else -1
+    if rules.codec is not None and rules.codec != header.compression:
+        rebuilt = recompress(header, body, rules.codec, rules.level)
+        if len(rebuilt) > rules.max_message_bytes:
+            _refuse_size(len(rebuilt), rules)
+        records, header = rebuilt, parse_header(rebuilt)
+    if stamp != header.max_timestamp or kind != (header.attributes & LOG_APPEND_TIME_BIT) >> 3:
+        header = set_max_timestamp(records, 0, header, kind, stamp)
+    return Validated(records, [(0, header)], append_time)
+
+
+def open_body(records: Buffer, header: BatchHeader, rules: BatchRules) -> Buffer:
+    """The records uncompressed; a broken frame is an invalid record, since sending it again will not mend it."""
+    try:
+        return record_bytes(records, 0, header, rules.max_opened_bytes)
+    except KafkaError as error:
+        if error.code == ErrorCode.CORRUPT_MESSAGE:
+            raise invalid_record(f"{error.message} in topic partition {rules.partition}") from None
+        raise
+
+
+def recompress(header: BatchHeader, body: Buffer, codec: int, level: int | None) -> bytearray:
+    """The same batch with its records stored in another codec; needs nothing but its arguments."""
+    attributes = header.attributes & ~COMPRESSION_MASK | codec
+    return assemble(header._replace(attributes=attributes), compress(codec, body, level))
+
+
+def _is_out_of_range(header: BatchHeader, rules: BatchRules, wall_ms: int) -> bool:
+    """Does the header show a timestamp that the topic refuses?"""
+    return header[8] - wall_ms > rules.after_max_ms or (
+        wall_ms - header[7] > rules.before_max_ms and header[7] != NO_TIMESTAMP
+    )
+
+
+def _timestamp_errors(
+    header: BatchHeader, timestamps: list[int], rules: BatchRules, wall_ms: int
+) -> list[tuple[int, str]]:
+    base = header.base_timestamp
+    earliest, latest = wall_ms - rules.before_max_ms, wall_ms + rules.after_max_ms
+    errors: list[tuple[int, str]] = []
+    for index, delta in enumerate(timestamps):
+        stamp = base + delta
+        if stamp != NO_TIMESTAMP and not earliest <= stamp <= latest:
+            text = f"Timestamp {stamp} of message with offset {index} is out of range. "
+            errors.append((index, f"{text}The timestamp should be within [{earliest}, {latest}]"))
+    return errors
+
+
+def _keyless_errors(keyless: list[int], rules: BatchRules) -> list[tuple[int, str]]:
+    text = f"Compacted topic cannot accept message without key in topic partition {rules.partition}"
+    return [(index, text) for index in keyless]
+
+
+def _summary(errors: list[tuple[int, str]]) -> str:
+    shown = ", ".join(f"RecordError(batchIndex={index}, message='{why}')" for index, why in errors[:3])
+    return (
+        f"One or more records have been rejected due to {len(errors)} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]"
+    )
+
+
+# ---- looking without opening -----------------------------------------------------------------------------
+
+
+def _check_frame(records: bytearray | memoryview, codec: int) -> None:
+    """Does the body begin as its codec does, and as every consumer can read it?"""
+    start = bytes(records[BATCH_OVERHEAD : BATCH_OVERHEAD + 8])
+    if codec == Compression.GZIP:
+        is_one = start.startswith(_GZIP_START)
+    elif codec == Compression.LZ4:
+        flags = _LZ4_VERSION_AND_INDEPENDENCE
+        is_one = start.startswith(_LZ4_START) and len(start) > 4 and start[4] & flags == flags
+    elif codec == Compression.ZSTD:
+        is_one = start.startswith(_ZSTD_START)
+    else:
+        is_one = start == XERIAL_MAGIC or _is_raw_snappy(start, len(records) - BATCH_OVERHEAD)
+    if not is_one:
+        raise invalid_record(f"The records do not begin as {Compression(codec).name.lower()} does")
+
+
+def _is_raw_snappy(start: bytes, size: int) -> bool:
+    """Does a raw block declare a length that so few bytes can hold?"""
+    length = shift = 0
+    for byte in start[:5]:
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return SMALLEST_RECORD <= length <= 64 * size
+        shift += 7
+    return False
+
+
+def _validate_own(records: bytearray | memoryview | None, rules: BatchRules, wall_ms: int, origin: Origin) -> Validated:
+    assert records is not None, "the broker appends bytes"
+    batches = headers(records)
+    assert batches, "the broker appends whole batches"
+    last = batches[-1]
+    if origin == Origin.COORDINATOR:
+        for index, (position, header) in enumerate(batches):
+            if header.size > rules.max_message_bytes:
+                _refuse_size(header.size, rules)
+            if rules.stamps:
+                stamped = set_max_timestamp(records, position, header, TimestampType.LOG_APPEND_TIME, wall_ms)
+                batches[index] = (position, stamped)
+    assert last[0] + last[1].size == len(records), "the broker appends whole batches"
+    return Validated(records, batches, wall_ms if rules.stamps and origin == Origin.COORDINATOR else -1)
+
+
+# ---- refusals --------------------------------------------------------------------------------------------
+
+
+def _only_v2() -> KafkaError:
+    return invalid_record("Produce requests are only allowed to contain record batches with magic version 2")
+
+
+def _not_one_batch() -> KafkaError:
+    return invalid_record("Produce requests must have exactly one record batch per partition")
+
+
+def _refuse_short(records: Buffer | None) -> NoReturn:
+    if records is not None and len(records) > MAGIC_POSITION and records[MAGIC_POSITION] != MAGIC:
+        parse_header_of_client(records)
+    raise _not_one_batch()
+
+
+def _cut(records: bytearray | memoryview, size: int) -> memoryview:
+    """The first batch alone; what follows must be too short to be one."""
+    if size > len(records):
+        raise _not_one_batch()
+    if headers(memoryview(records)[size:]):
+        raise _not_one_batch()
+    return memoryview(records)[:size]
+
+
+def _refuse_base_offset(header: BatchHeader, rules: BatchRules) -> NoReturn:
+    raise invalid_record(
+        f"The baseOffset of the record batch in the append to {rules.partition} should be 0, "
+        f"but it is {header.base_offset}"
+    )
+
+
+def _refuse_size(size: int, rules: BatchRules) -> NoReturn:
+    raise KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"The record batch size in the append to {rules.partition} is {size} bytes which exceeds the "
+        f"maximum configured value of {rules.max_message_bytes}.",
+    )
+
+
+def _refuse_crc(header: BatchHeader, rules: BatchRules) -> NoReturn:
+    raise KafkaError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"Record is corrupt (stored crc = {header.crc}) in topic partition {rules.partition}.",
+    )
+
+
+def _refuse_append_time(header: BatchHeader) -> NoReturn:
+    text = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
+    raise RejectedRecords(
+        ErrorCode.INVALID_TIMESTAMP,
+        "One or more records have been rejected due to invalid timestamp",
+        [(index, text) for index in range(min(header.record_count, MAX_RECORD_ERRORS))],
+    )
+
+
+def _refuse_header(header: BatchHeader, rules: BatchRules) -> NoReturn:
+    offsets = f"[{header.base_offset}, {header.last_offset}]"
+    where = f"in topic partition {rules.partition}"
+    if header.last_offset_delta < 0:
+        raise invalid_record(f"Batch has an invalid offset range: {offsets} {where}")
+    if header.record_count <= 0:
+        raise invalid_record(f"Invalid reported count for record batch: {header.record_count} {where}")
+    if header.last_offset_delta != header.record_count - 1:
+        text = f"Inconsistent batch offset range {offsets} and count of records {header.record_count} {where}"
+        raise invalid_record(text)
+    if header.is_control:
+        raise invalid_record(f"Clients are not allowed to write control records {where}")
+    if header.compression > Compression.ZSTD:
+        raise invalid_record(f"Unknown compression type id: {header.compression} {where}")
+    raise invalid_record(
+        f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id} {where}"
+    )

@@ -141,6 +141,9 @@ SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
 }
 """Topic setting -> broker settings that give its default, the first set one wins; with the factor to milliseconds."""
 
+DYNAMIC_BROKER_SETTINGS = frozenset(names[0][0] for names in SYNONYMS.values())
+"""Broker settings that may be changed while it runs: the defaults of topics, under their first name."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
@@ -251,6 +254,6 @@ def effective_text(name: str, topic: Mapping[str, str], broker: Mapping[str, str
 
 
 __all__ = [
-    "SYNONYMS", "TOPIC_SETTINGS", "BadSetting", "LogConfig", "UnknownSetting", "check_topic_settings",
+    "DYNAMIC_BROKER_SETTINGS", "SYNONYMS", "TOPIC_SETTINGS", "BadSetting", "LogConfig", "UnknownSetting", "check_topic_settings",
     "effective_text", "log_config", "topic_default",
 ]  # fmt: skip

@@ -1,0 +1,241 @@
+"""DescribeConfigs: every setting of a topic or broker, its value in force, and where that came from (KIP-226, KIP-524).
+
+RULES    1. Sources from the strongest to the weakest: the topic's own, this broker's dynamic, all brokers' dynamic,
+            the settings file, the default. Synonyms are listed in that order.
+         2. A topic's default is listed under the broker setting that gives it, as Apache Kafka lists it.
+NOT HERE Changing settings (`admin.py`), the tables (`storage/log_config.py`, `broker/broker_settings.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from broker.broker_settings import BROKER_SETTINGS
+from broker.config import BrokerConfig
+from broker.handlers.router import RequestContext, Route
+from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.unused_settings import unused_settings
+from protocol.api import ApiKey
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.admin import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from replication.image import MetadataImage, ResourceType
+from replication.topic_names import check_topic_name
+from storage.log_config import DYNAMIC_BROKER_SETTINGS, SYNONYMS, TOPIC_SETTINGS, topic_default
+from storage.settings import Kind, Setting, parse, to_text
+
+
+class Source:
+    """Where a value came from, numbered as on the wire."""
+
+    TOPIC = 1
+    THIS_BROKER = 2
+    ALL_BROKERS = 3
+    FILE = 4
+    DEFAULT = 5
+    LOGGER = 6
+
+
+class _Given(NamedTuple):
+    """A value under a name, from one source."""
+
+    name: str
+    text: str | None
+    source: int
+
+
+_HIDDEN = frozenset({"internal.segment.bytes"})
+
+
+class ConfigHandlers:
+    """The handler of this module and what it needs."""
+
+    def __init__(self, image: Callable[[], MetadataImage], config: BrokerConfig, authorizer: Authorizer) -> None:
+        self._image = image
+        self._config = config
+        self._authorizer = authorizer
+
+    def routes(self) -> list[Route]:
+        """The rows of this module."""
+        return [Route(ApiKey.DESCRIBE_CONFIGS, 1, 4, self.describe_configs)]
+
+    def describe_configs(self, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+        """Describe each resource; one that cannot be described has its own error."""
+        return DescribeConfigsResponse(
+            results=[self._describe(context, request, resource) for resource in request.resources]
+        )
+
+    def _describe(
+        self, context: RequestContext, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    ) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(
+            error_code=0,
+            error_message=None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=[],
+        )
+        try:
+            wanted = resource.configuration_keys
+            result.configs = [
+                entry for entry in self._entries(context, resource) if wanted is None or entry.name in wanted
+            ]
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
+        if not request.include_synonyms:
+            for entry in result.configs:
+                entry.synonyms = []
+        if not request.include_documentation:
+            for entry in result.configs:
+                entry.documentation = None
+        return result
+
+    def _entries(
+        self, context: RequestContext, resource: DescribeConfigsResource
+    ) -> Iterable[DescribeConfigsResourceResult]:
+        kind, name = resource.resource_type, resource.resource_name
+        if kind == ResourceType.TOPIC:
+            self._require(context, Resource.TOPIC, name)
+            return self._topic(name)
+        self._require(context, Resource.CLUSTER, CLUSTER_NAME)
+        if kind == ResourceType.BROKER:
+            return self._broker(name)
+        if kind == ResourceType.BROKER_LOGGER:
+            self._check_broker_id(name)
+            return _loggers()
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+
+    def _require(self, context: RequestContext, resource_type: str, name: str) -> None:
+        if self._authorizer.authorize(context.principal, Operation.DESCRIBE_CONFIGS, resource_type, name):
+            return
+        is_topic = resource_type == Resource.TOPIC
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_topic else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        raise KafkaError(code, None)
+
+    # ------------------------------------------------------------ topics
+    def _topic(self, name: str) -> list[DescribeConfigsResourceResult]:
+        check_topic_name(name)
+        image = self._image()
+        if name not in image.topics_by_name:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+        own = image.topic_config(name)
+        layers = self._broker_layers(image)
+        return [
+            _entry(setting, self._topic_givens(setting, own, layers), read_only=False)
+            for setting in TOPIC_SETTINGS.values()
+            if setting.name not in _HIDDEN
+        ]
+
+    def _topic_givens(
+        self, setting: Setting, own: Mapping[str, str], layers: list[tuple[int, Mapping[str, str]]]
+    ) -> list[_Given]:
+        givens = [_Given(setting.name, own[setting.name], Source.TOPIC)] if setting.name in own else []
+        synonyms = SYNONYMS.get(setting.name, ())
+        for name, factor in synonyms:
+            for source, texts in layers:
+                if name in texts:
+                    text = texts[name] if factor == 1 else str(int(texts[name]) * factor)
+                    givens.append(_Given(name, text, source))
+        if synonyms:
+            first = BROKER_SETTINGS[synonyms[0][0]]
+            if first.default is not None:
+                givens.append(_Given(first.name, first.default, Source.DEFAULT))
+        return givens
+
+    # ------------------------------------------------------------ brokers
+    def _broker(self, name: str) -> list[DescribeConfigsResourceResult]:
+        image = self._image()
+        if not name:
+            defaults = image.configs.get((ResourceType.BROKER, ""), {})
+            return [
+                _entry(_broker_setting(key), [_Given(key, text, Source.ALL_BROKERS)], read_only=False)
+                for key, text in sorted(defaults.items())
+            ]
+        self._check_broker_id(name)
+        layers = self._broker_layers(image)
+        entries = []
+        for setting in sorted([*BROKER_SETTINGS.values(), *unused_settings().values()]):
+            givens = [
+                _Given(setting.name, texts[setting.name], source) for source, texts in layers if setting.name in texts
+            ]
+            if setting.default is not None:
+                givens.append(_Given(setting.name, setting.default, Source.DEFAULT))
+            entries.append(_entry(setting, givens, read_only=setting.name not in DYNAMIC_BROKER_SETTINGS))
+        return entries
+
+    def _broker_layers(self, image: MetadataImage) -> list[tuple[int, Mapping[str, str]]]:
+        own_name = str(self._config.node_id)
+        return [
+            (Source.THIS_BROKER, image.configs.get((ResourceType.BROKER, own_name), {})),
+            (Source.ALL_BROKERS, image.configs.get((ResourceType.BROKER, ""), {})),
+            (Source.FILE, self._config.given),
+        ]
+
+    def _check_broker_id(self, name: str) -> None:
+        try:
+            broker_id = int(name)
+        except ValueError:
+            sentence = f"Broker id must be an integer, but it is: {name}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
+        if broker_id != self._config.node_id:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {self._config.node_id} or empty string, but received {name}",
+            )
+
+
+def _broker_setting(name: str) -> Setting:
+    return BROKER_SETTINGS.get(name) or unused_settings().get(name) or Setting(name, Kind.STRING, None, None, "")
+
+
+def _entry(setting: Setting, givens: list[_Given], *, read_only: bool) -> DescribeConfigsResourceResult:
+    """One line; the first of `givens` is in force, else the topic's default from the settings' table."""
+    is_sensitive = setting.kind is Kind.PASSWORD
+    if givens:
+        text, source = givens[0].text, givens[0].source
+    else:
+        text = topic_default(setting.name, {})[0] if setting.name in TOPIC_SETTINGS else setting.default
+        source = Source.DEFAULT
+    return DescribeConfigsResourceResult(
+        name=setting.name,
+        value=None if is_sensitive else _in_kafkas_spelling(setting, text),
+        read_only=read_only,
+        config_source=source,
+        is_sensitive=is_sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(
+                name=given.name,
+                value=None if is_sensitive else _in_kafkas_spelling(setting, given.text),
+                source=given.source,
+            )
+            for given in givens
+        ],
+        config_type=setting.kind,
+        documentation=setting.documentation,
+    )
+
+
+def _in_kafkas_spelling(setting: Setting, text: str | None) -> str | None:
+    return to_text(parse(setting._replace(check=None), text))
+
+
+def _loggers() -> list[DescribeConfigsResourceResult]:
+    names = ["root", *sorted(name for name in logging.root.manager.loggerDict if name.startswith("barnabas"))]
+    return [
+        DescribeConfigsResourceResult(
+            name=name,
+            value=logging.getLevelName(logging.getLogger(None if name == "root" else name).getEffectiveLevel()),
+            read_only=True,
+            config_source=Source.LOGGER,
+            is_sensitive=False,
+        )
+        for name in names
+    ]

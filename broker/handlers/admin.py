@@ -1,0 +1,196 @@
+"""Changes to topics and settings: authorised here, decided by the controller (design D2).
+
+RULES    1. What the principal may not do is answered here and never reaches the controller.
+         2. The answer comes when the controller's records are committed and the partitions can be served; that the
+            client may have stopped waiting changes nothing.
+NOT HERE What the controller decides (`replication/controller`), showing settings (`configs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from broker.handlers.router import Pending, RequestContext, Route
+from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from protocol.api import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.admin import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from protocol.primitives import ZERO_UUID
+from protocol.schema import Message
+from replication.image import MetadataImage, ResourceType
+
+
+class Controller(Protocol):
+    """Who decides on changes of the metadata."""
+
+    def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
+        """Decide on a request; `reply` gets the response when it is committed."""
+
+
+class AdminHandlers:
+    """The handlers of this module and what they need."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        *,
+        deletion_enabled: bool,
+    ) -> None:
+        self._controller = controller
+        self._image = image
+        self._authorizer = authorizer
+        self._deletion_enabled = deletion_enabled
+
+    def routes(self) -> list[Route]:
+        """The rows of this module."""
+        return [
+            Route(ApiKey.CREATE_TOPICS, 2, 7, self.create_topics),
+            Route(ApiKey.DELETE_TOPICS, 1, 6, self.delete_topics),
+            Route(ApiKey.CREATE_PARTITIONS, 0, 3, self.create_partitions),
+            Route(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, self.incremental_alter_configs),
+        ]
+
+    # ------------------------------------------------------------ topics
+    def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Pending:
+        """Create topics."""
+        refused = []
+        if not self._may(context, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME):
+            allowed = []
+            for topic in request.topics:
+                if self._may(context, Operation.CREATE, Resource.TOPIC, topic.name):
+                    allowed.append(topic)
+                else:
+                    refused.append(
+                        CreatableTopicResult(
+                            name=topic.name,
+                            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                            error_message="Authorization failed.",
+                        )
+                    )
+            request.topics = allowed
+        pending = Pending()
+
+        def reply(response: CreateTopicsResponse) -> None:
+            response.topics += refused
+            pending.complete(response)
+
+        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
+        return pending
+
+    def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Pending | DeleteTopicsResponse:
+        """Delete topics by name or, from version 6, by id."""
+        if context.api_version < 6:
+            request.topics = [DeleteTopicState(name=name) for name in request.topic_names]
+            request.topic_names = []
+        if not self._deletion_enabled:
+            code = ErrorCode.INVALID_REQUEST if context.api_version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+            return DeleteTopicsResponse(responses=[_not_deleted(topic, code) for topic in request.topics])
+        refused, allowed = [], []
+        for topic in request.topics:
+            code = self._why_not_delete(context, topic)
+            if code == ErrorCode.NONE:
+                allowed.append(topic)
+            else:
+                refused.append(_not_deleted(topic, code))
+        request.topics = allowed
+        pending = Pending()
+
+        def reply(response: DeleteTopicsResponse) -> None:
+            response.responses += refused
+            pending.complete(response)
+
+        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
+        return pending
+
+    def _why_not_delete(self, context: RequestContext, topic: DeleteTopicState) -> ErrorCode:
+        name = topic.name
+        if topic.topic_id != ZERO_UUID and name is None:
+            known = self._image().topics_by_id.get(topic.topic_id)
+            if known is None:
+                return ErrorCode.NONE  # the controller says UNKNOWN_TOPIC_ID
+            if not self._may(context, Operation.DESCRIBE, Resource.TOPIC, known.name):
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            name = known.name
+        if name is not None and not self._may(context, Operation.DELETE, Resource.TOPIC, name):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return ErrorCode.NONE
+
+    def create_partitions(self, context: RequestContext, request: CreatePartitionsRequest) -> Pending:
+        """Give topics more partitions."""
+        refused, allowed = [], []
+        for topic in request.topics:
+            if self._may(context, Operation.ALTER, Resource.TOPIC, topic.name):
+                allowed.append(topic)
+            else:
+                refused.append(
+                    CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                )
+        request.topics = allowed
+        pending = Pending()
+
+        def reply(response: CreatePartitionsResponse) -> None:
+            response.results += refused
+            pending.complete(response)
+
+        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
+        return pending
+
+    # ------------------------------------------------------------ settings
+    def incremental_alter_configs(self, context: RequestContext, request: IncrementalAlterConfigsRequest) -> Pending:
+        """Change single settings of topics and brokers."""
+        refused, allowed = [], []
+        for resource in request.resources:
+            code = self._why_not_alter(context, resource)
+            if code == ErrorCode.NONE:
+                allowed.append(resource)
+            else:
+                refused.append(
+                    AlterConfigsResourceResponse(
+                        error_code=code,
+                        resource_type=resource.resource_type,
+                        resource_name=resource.resource_name,
+                    )
+                )
+        request.resources = allowed
+        pending = Pending()
+
+        def reply(response: IncrementalAlterConfigsResponse) -> None:
+            response.responses += refused
+            pending.complete(response)
+
+        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
+        return pending
+
+    def _why_not_alter(self, context: RequestContext, resource: AlterConfigsResource) -> ErrorCode:
+        if resource.resource_type == ResourceType.TOPIC:
+            if not self._may(context, Operation.ALTER_CONFIGS, Resource.TOPIC, resource.resource_name):
+                return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not self._may(context, Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return ErrorCode.NONE
+
+    def _may(self, context: RequestContext, operation: str, resource_type: str, name: str) -> bool:
+        return self._authorizer.authorize(context.principal, operation, resource_type, name)
+
+
+def _not_deleted(topic: DeleteTopicState, code: ErrorCode) -> DeletableTopicResult:
+    message = "Topic deletion is disabled." if code == ErrorCode.TOPIC_DELETION_DISABLED else None
+    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=message)

@@ -162,6 +162,19 @@ class File:
         return os.pwrite(self._descriptor, buffer, position)
 
 
+class Directory(File):
+    """An open directory, good for one thing: syncing the names in it."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        """Return when names made, changed or removed here are durable."""
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise StorageError("sync the directory", self.path, error) from error
+
+
 class Lock:
     """Holds a lock file against other processes until it is released or the process ends."""
 
@@ -206,6 +219,13 @@ class Disk:
             return File(self, path, os.open(path, flags, 0o644))
         except OSError as error:
             raise StorageError("open", path, error) from error
+
+    def open_directory(self, path: str) -> File:
+        """Open a directory in order to sync it, whatever its name is by then."""
+        try:
+            return Directory(self, path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        except OSError as error:
+            raise StorageError("open the directory", path, error) from error
 
     def exists(self, path: str) -> bool:
         """Whether anything has this name."""
@@ -284,12 +304,11 @@ class Disk:
 
     def sync_dir(self, path: str) -> None:
         """Make names made, changed or removed in a directory durable."""
-        with _reported("sync the directory", path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        directory = self.open_directory(path)
+        try:
+            directory.sync()
+        finally:
+            directory.close()
 
     def lock(self, path: str) -> Lock:
         """Take a lock file (the kind of lock that Java takes), or raise when another process or we hold it."""

@@ -12,9 +12,9 @@ RULES    1. An entry names a whole batch, never the inside of one.
          3. The last 8192 bytes (the warm section) are kept in memory and searched first: most readers stand near
             the end, and a search from the middle would pull cold pages in for them. Only a target before the warm
             section is looked up in the mapped file.
-         4. Entries reach the file some dozens at a time, with pwrite, and at the latest when the segment is rolled,
-            flushed or closed. No descriptor stays open; a mapping is made by the first cold look-up and is closed
-            before the file is cut.
+         4. `append` touches memory only; `write_out` brings the file up to date with one pwrite, now and then, and
+            at the latest when the segment is rolled, flushed or closed.
+         5. No descriptor stays open; a mapping is made by the first cold look-up and closed before the file is cut.
 NOT HERE When an entry is worth adding, and where the log is scanned to build an index anew (segment.py).
 """
 
@@ -23,13 +23,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from struct import Struct
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from storage.disk import Disk, File, Mapping
+from storage.engine import AbortedTransaction
 
 WARM_BYTES = 8192
 _SLACK_ENTRIES = 256  # the warm section may grow by so many before its head is dropped
-_PENDING_ENTRIES = 64  # so many are written at once
+_PENDING_ENTRIES = 64  # so many may wait to be written
 NO_TIMESTAMP = -1
 
 
@@ -77,6 +78,11 @@ class SparseIndex:
         """Whether a file of at most `max_bytes` has no place for a further entry."""
         return self.entries >= max_bytes // self.ENTRY.size
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether so many entries wait in memory that they should be written."""
+        return self.entries - self._written >= _PENDING_ENTRIES
+
     def write_out(self) -> None:
         """Bring the file up to date with what is in memory."""
         written = self._written
@@ -91,11 +97,16 @@ class SparseIndex:
         finally:
             file.close()
         self._written = self.entries
+        surplus = len(self._keys) - WARM_BYTES // self.ENTRY.size
+        if surplus >= _SLACK_ENTRIES:
+            del self._keys[:surplus], self._values[:surplus]
+            self._warm_start += surplus
 
-    def close(self) -> None:
-        """Write out what is pending and let the mapping go; a further look-up maps again."""
-        self.write_out()
-        self._unmap()
+    def unmap(self) -> None:
+        """Let the mapping go; a further look-up of a cold entry maps again."""
+        mapping, self._mapping, self._mapped = self._mapping, None, 0
+        if mapping is not None:
+            mapping.close()
 
     def reset(self) -> None:
         """Forget everything."""
@@ -109,17 +120,9 @@ class SparseIndex:
         return self._cold_entry(slot)
 
     def _add(self, key: int, value: int) -> None:
-        keys = self._keys
-        keys.append(key)
+        self._keys.append(key)
         self._values.append(value)
         self.entries += 1
-        if self.entries - self._written >= _PENDING_ENTRIES:
-            self.write_out()
-            warm_entries = WARM_BYTES // self.ENTRY.size
-            if len(keys) >= warm_entries + _SLACK_ENTRIES:
-                surplus = len(keys) - warm_entries
-                del keys[:surplus], self._values[:surplus]
-                self._warm_start += surplus
 
     def _floor_by_key(self, key: int) -> int:
         """Slot of the last entry whose key is at most `key`; -1 when there is none."""
@@ -152,7 +155,7 @@ class SparseIndex:
         return key, value
 
     def _map(self) -> Mapping:
-        self._unmap()
+        self.unmap()
         file = self._disk.open(self.path, write=False)
         try:
             self._mapping = mapping = file.map(self._written * self.ENTRY.size)
@@ -160,11 +163,6 @@ class SparseIndex:
             file.close()
         self._mapped = self._written
         return mapping
-
-    def _unmap(self) -> None:
-        mapping, self._mapping, self._mapped = self._mapping, None, 0
-        if mapping is not None:
-            mapping.close()
 
     def _keep(self, entries: int) -> None:
         """Cut everything behind the first `entries`."""
@@ -175,7 +173,7 @@ class SparseIndex:
             warm = entries - self._warm_start
             del self._keys[warm:], self._values[warm:]
             return
-        self._unmap()
+        self.unmap()
         self._written = entries
         file = self._disk.open(self.path, write=True, create=True)
         file.truncate(entries * self.ENTRY.size)
@@ -261,15 +259,6 @@ class TimeIndex(SparseIndex):
     def truncate(self, offset: int) -> None:
         """Drop the entries whose offset is at or behind `offset`."""
         self._keep(self._floor_by_value(offset - self.base_offset - 1) + 1 if offset > self.base_offset else 0)
-
-
-class AbortedTransaction(NamedTuple):
-    """A transaction whose abort marker lies in the segment."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 class TransactionIndex:

@@ -1,0 +1,321 @@
+"""Who a data directory belongs to, and making an empty one ours, exactly as `kafka-storage format --standalone` does.
+
+FORMAT   meta.properties       in every log directory; Java properties: version=1, cluster.id, node.id, directory.id
+         bootstrap.checkpoint  in every log directory; a snapshot of the features that the first controller copies
+                               into the metadata log
+         __cluster_metadata-0/00000000000000000000-0000000000.checkpoint
+                               in the metadata directory; a snapshot without data, for its control records:
+                               KRaftVersion 1 and Voters, this node alone
+         __cluster_metadata-0/quorum-state
+                               in the metadata directory; one line of JSON: the newest leader epoch and its leader
+RULES    1. meta.properties is written last: a directory is formatted when it has one, so a formatting that was cut
+            short is done again.
+         2. What looks like data but has no meta.properties is never formatted; a sentence says so.
+         3. All directories of a node agree on cluster and node; directory ids differ.
+NOT HERE The lock file (`storage/log_manager.py`), the metadata log (`metadata_log.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from protocol.messages import stored
+from protocol.primitives import ZERO_UUID, uuid_from_text, uuid_text
+from protocol.records import ControlType
+from replication.metadata_records import ZERO_SNAPSHOT, Versioned, snapshot
+from storage.disk import Disk
+
+META_PROPERTIES = "meta.properties"
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+METADATA_DIRECTORY = "__cluster_metadata-0"
+QUORUM_STATE = "quorum-state"
+
+METADATA_VERSION = 30
+"""4.3-IV0."""
+FINALIZED_FEATURES: tuple[tuple[str, int], ...] = (
+    ("metadata.version", METADATA_VERSION),
+    ("eligible.leader.replicas.version", 1),
+    ("group.version", 1),
+    ("share.version", 1),
+    ("streams.version", 1),
+    ("transaction.version", 2),
+)
+"""What Apache Kafka 4.3.1 finalizes in a new cluster; metadata.version comes first in every log."""
+KRAFT_VERSION = 1
+
+_LEFT_BY_FORMATTING = {BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, ".lock", "lost+found"}
+
+
+class UnusableDirectory(Exception):
+    """A data directory that this node must not touch; the message is a sentence."""
+
+
+class MetaProperties(NamedTuple):
+    """What a log directory says of itself."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+
+
+class Identity(NamedTuple):
+    """Who this node is, as its log directories say."""
+
+    cluster_id: str
+    node_id: int
+    directory_ids: dict[str, bytes]
+    """Directory id by log directory."""
+    metadata_directory: str
+    """The log directory that the metadata log is in."""
+
+
+class ControllerEndpoint(NamedTuple):
+    """Where other nodes would reach this node's controller."""
+
+    listener: str
+    host: str
+    port: int
+
+
+def new_uuid(random_bytes: Callable[[int], bytes]) -> bytes:
+    """An id as Kafka makes them: a UUID of version 4 (so none of the reserved first hundred), no dash in front."""
+    while True:
+        drawn = bytearray(random_bytes(16))
+        drawn[6] = drawn[6] & 0x0F | 0x40
+        drawn[8] = drawn[8] & 0x3F | 0x80
+        made = bytes(drawn)
+        if not uuid_text(made).startswith("-"):
+            return made
+
+
+# ---- knowing directories ---------------------------------------------------------------------------------
+
+
+def identify(disk: Disk, directories: Sequence[str], *, node_id: int) -> Identity | None:
+    """Who the log directories belong to; None when none of them is formatted.
+
+    Directories that are still empty may stand beside formatted ones: they are left out of `directory_ids`.
+
+    Raises:
+        UnusableDirectory: they contradict each other or `node_id`, or hold what must not be touched.
+    """
+    known = {path: found for path in directories if (found := read_meta_properties(disk, path)) is not None}
+    for path in directories:
+        if path not in known:
+            _refuse_unknown_data(disk, path)
+    if not known:
+        return None
+    first_path, first = next(iter(known.items()))
+    for path, found in known.items():
+        if found.cluster_id != first.cluster_id:
+            raise UnusableDirectory(
+                f"The log directories belong to different clusters: {first_path} to {first.cluster_id}, "
+                f"{path} to {found.cluster_id}."
+            )
+        if found.node_id != node_id:
+            raise UnusableDirectory(
+                f"{path} belongs to node {found.node_id}, but node.id is {node_id}: set node.id to {found.node_id}, "
+                "or give this node a directory of its own."
+            )
+    by_id: dict[bytes, str] = {}
+    for path, found in known.items():
+        other = by_id.setdefault(found.directory_id, path)
+        if other != path:
+            raise UnusableDirectory(
+                f"{other} and {path} have the same directory.id {uuid_text(found.directory_id)}: "
+                "one is a copy of the other."
+            )
+    return Identity(
+        first.cluster_id, node_id, {path: meta.directory_id for path, meta in known.items()}, directories[0]
+    )
+
+
+def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
+    """What a log directory says of itself; None when it says nothing.
+
+    Raises:
+        UnusableDirectory: the file is not whole or not of this kind.
+    """
+    path = f"{directory}/{META_PROPERTIES}"
+    if not disk.exists(path):
+        return None
+    values = _parse_properties(disk.read(path).decode("utf-8", "replace"))
+    version = values.get("version")
+    if version == "0":
+        raise UnusableDirectory(f"{path} was written by a broker that used ZooKeeper: migrate it with Kafka 3.9 first.")
+    missing = [name for name in ("version", "cluster.id", "node.id", "directory.id") if not values.get(name)]
+    if missing:
+        raise UnusableDirectory(f"{path} is not whole: it lacks {', '.join(missing)}. Restore the file.")
+    if version != "1":
+        raise UnusableDirectory(f"{path} has version {version}; this broker knows version 1.")
+    try:
+        return MetaProperties(values["cluster.id"], int(values["node.id"]), uuid_from_text(values["directory.id"]))
+    except ValueError:
+        raise UnusableDirectory(
+            f"{path} is not whole: its node.id or directory.id is none. Restore the file."
+        ) from None
+
+
+def _parse_properties(text: str) -> dict[str, str]:
+    values = {}
+    for line in text.splitlines():
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        name, _, value = stripped.partition("=")
+        values[name.strip()] = value.strip().replace("\\", "")
+    return values
+
+
+def _refuse_unknown_data(disk: Disk, directory: str) -> None:
+    """Rule 2: only what an interrupted formatting leaves may be in a directory that is to be formatted."""
+    if not disk.exists(directory):
+        return
+    if not disk.is_dir(directory):
+        raise UnusableDirectory(f"{directory} is a file, not a directory.")
+    found = sorted(name for name in disk.listdir(directory) if not name.endswith(".tmp"))
+    strange = [name for name in found if name not in _LEFT_BY_FORMATTING]
+    if METADATA_DIRECTORY in found:
+        metadata = f"{directory}/{METADATA_DIRECTORY}"
+        allowed = str(ZERO_SNAPSHOT)
+        strange += [
+            f"{METADATA_DIRECTORY}/{name}"
+            for name in sorted(disk.listdir(metadata))
+            if name != allowed and not name.endswith(".tmp")
+        ]
+    if strange:
+        raise UnusableDirectory(
+            f"{directory} holds {strange[0]} but no {META_PROPERTIES}, so it is not clear whose it is: "
+            "restore that file, or choose an empty directory."
+        )
+
+
+# ---- formatting ------------------------------------------------------------------------------------------
+
+
+def format_directories(
+    disk: Disk,
+    directories: Sequence[str],
+    *,
+    node_id: int,
+    identity: Identity | None,
+    cluster_id: str | None,
+    controller: ControllerEndpoint,
+    random_bytes: Callable[[int], bytes],
+    wall_ms: int,
+) -> Identity:
+    """Format what is not formatted yet; the first directory gets the metadata log.
+
+    `identity` is what `identify` found, `cluster_id` the id for a new cluster (None: a random one).
+
+    Raises:
+        UnusableDirectory: the metadata log would lie in a new directory although an old one has it.
+    """
+    metadata_directory = directories[0]
+    if identity is not None and metadata_directory not in identity.directory_ids:
+        raise UnusableDirectory(
+            f"The metadata log belongs into the first log directory, but {metadata_directory} is new and "
+            f"{', '.join(identity.directory_ids)} is not: name the old one first."
+        )
+    cluster = identity.cluster_id if identity is not None else cluster_id or uuid_text(new_uuid(random_bytes))
+    ids: dict[str, bytes] = {}
+    for path in directories:
+        known = None if identity is None else identity.directory_ids.get(path)
+        ids[path] = new_uuid(random_bytes) if known is None else known
+        if known is None:
+            voter = _voter(node_id, ids[path], controller) if path == metadata_directory else None
+            _format(disk, path, MetaProperties(cluster, node_id, ids[path]), voter, wall_ms)
+    return Identity(cluster, node_id, ids, metadata_directory)
+
+
+def _format(disk: Disk, path: str, meta: MetaProperties, voter: stored.VotersVoter | None, wall_ms: int) -> None:
+    disk.make_dirs(path)
+    disk.replace_atomically(f"{path}/{BOOTSTRAP_CHECKPOINT}", bootstrap_checkpoint(wall_ms))
+    if voter is not None:
+        metadata = f"{path}/{METADATA_DIRECTORY}"
+        disk.make_dirs(metadata)
+        disk.replace_atomically(f"{metadata}/{ZERO_SNAPSHOT}", zero_checkpoint(voter, wall_ms))
+        disk.sync_dir(path)
+    disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
+
+
+def _voter(node_id: int, directory_id: bytes, controller: ControllerEndpoint) -> stored.VotersVoter:
+    return stored.VotersVoter(
+        voter_id=node_id,
+        voter_directory_id=directory_id,
+        endpoints=[stored.Endpoint(name=controller.listener, host=controller.host, port=controller.port)],
+        kraft_version_feature=stored.KRaftVersionFeature(min_supported_version=0, max_supported_version=KRAFT_VERSION),
+    )
+
+
+def _meta_properties(meta: MetaProperties, wall_ms: int) -> bytes:
+    from datetime import UTC, datetime  # noqa: PLC0415  # only a formatting needs it
+
+    date = datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%a %b %d %H:%M:%S UTC %Y")
+    cluster = "".join(f"\\{character}" if character in "\\=:#!" else character for character in meta.cluster_id)
+    return (
+        f"#\n#{date}\nnode.id={meta.node_id}\ndirectory.id={uuid_text(meta.directory_id)}\n"
+        f"version=1\ncluster.id={cluster}\n"
+    ).encode()
+
+
+def bootstrap_records() -> list[Versioned]:
+    """The records that a new cluster begins with."""
+    return [(stored.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in FINALIZED_FEATURES]
+
+
+def bootstrap_checkpoint(wall_ms: int) -> bytes:
+    """The bytes of bootstrap.checkpoint."""
+    return snapshot([], bootstrap_records(), leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=0)
+
+
+def voter_records(
+    voter: stored.VotersVoter,
+) -> list[tuple[ControlType, stored.KRaftVersionRecord | stored.VotersRecord]]:
+    """The control records that make one voter the quorum."""
+    return [
+        (ControlType.KRAFT_VERSION, stored.KRaftVersionRecord(kraft_version=KRAFT_VERSION)),
+        (ControlType.KRAFT_VOTERS, stored.VotersRecord(voters=[voter])),
+    ]
+
+
+def zero_checkpoint(voter: stored.VotersVoter, wall_ms: int) -> bytes:
+    """The bytes of the zero checkpoint: no data, the voters."""
+    return snapshot(voter_records(voter), [], leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=wall_ms)
+
+
+# ---- quorum-state ----------------------------------------------------------------------------------------
+
+
+class QuorumState(NamedTuple):
+    """The newest leader epoch that this voter has seen, and who leads it (-1: nobody known)."""
+
+    leader_epoch: int
+    leader_id: int
+
+
+def read_quorum_state(disk: Disk, metadata_path: str) -> QuorumState | None:
+    """What quorum-state says; None before the first start.
+
+    Raises:
+        UnusableDirectory: the file is broken.
+    """
+    path = f"{metadata_path}/{QUORUM_STATE}"
+    if not disk.exists(path):
+        return None
+    try:
+        state = json.loads(disk.read(path))
+        return QuorumState(int(state["leaderEpoch"]), int(state["leaderId"]))
+    except (ValueError, KeyError, TypeError):
+        raise UnusableDirectory(f"{path} is not whole. Remove it: the leader epoch is found in the log too.") from None
+
+
+def write_quorum_state(disk: Disk, metadata_path: str, state: QuorumState) -> None:
+    """Make a leader epoch durable, before anything is written under it."""
+    line = (
+        f'{{"leaderId":{state.leader_id},"leaderEpoch":{state.leader_epoch},"votedId":-1,'
+        f'"votedDirectoryId":"{uuid_text(ZERO_UUID)}","data_version":1}}'
+    )
+    disk.replace_atomically(f"{metadata_path}/{QUORUM_STATE}", line.encode())

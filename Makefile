@@ -24,7 +24,7 @@ run: .venv/.run ## start the broker on 127.0.0.1:9092, in the foreground
 	@exec $(BIN)/barnabas serve $(ARGS)
 
 demo: .venv/.demo ## 336,776 real flights through the broker, Spark and a consumer group, figures checked
-	@exec $(BIN)/barnabas pipeline demo $(ARGS)
+	@exec $(BIN)/barnabas pipeline demo --output build/demo $(ARGS)
 
 test: .venv/.test kafka-jars ## run the tests
 	@exec $(PYTEST) $(ARGS)

@@ -1,0 +1,62 @@
+"""The verb `barnabas pipeline`: one sub-command a job.
+
+RULES    1. What a user can mend (a package, Java, a broker that is not there) is one sentence and exit code 1.
+         2. A job's modules, and with them Spark, are imported when the job is asked for.
+NOT HERE The jobs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def pipeline() -> None:
+    """Run a Spark job on a broker."""
+
+
+@pipeline.command()
+@click.option("--bootstrap", metavar="HOST:PORT", help="Use this broker instead of starting one.")
+@click.option("--rows", type=click.IntRange(min=1), help="So many flights instead of all 336,776.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("barnabas-demo"),
+    show_default=True,
+    help="Where the picture goes.",
+)
+def demo(bootstrap: str | None, rows: int | None, output: Path) -> None:
+    """A year of real flights through a broker, Spark and consumers, every figure checked."""
+    try:
+        from barnabas.pipeline.demo import NoBroker, Options, run_demo
+    except ImportError as missing:
+        raise click.ClickException(f"{missing.name} is missing: pip install 'barnabas[demo]'.") from missing
+    from kafka.errors import KafkaError
+
+    from barnabas.embedded import BrokerError
+    from barnabas.pipeline.flights import NoFlights
+    from barnabas.pipeline.session import NoJava
+
+    try:
+        exit_code = run_demo(Options(bootstrap, rows, output))
+    except (NoJava, NoFlights, NoBroker, BrokerError) as failure:
+        raise click.ClickException(str(failure)) from failure
+    except KafkaError as failure:
+        raise click.ClickException(f"The broker refused: {failure}") from failure
+    raise SystemExit(exit_code)
+
+
+def main(args: list[str]) -> int:
+    """Run the verb; the answer is the exit code."""
+    try:
+        pipeline.main(args, prog_name="barnabas pipeline", standalone_mode=False)
+    except click.ClickException as failure:
+        failure.show()
+        return failure.exit_code
+    except click.Abort:
+        return 130
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0

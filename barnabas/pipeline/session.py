@@ -1,0 +1,92 @@
+"""One Spark session on this machine, or one sentence that says what is missing.
+
+RULES    1. One session per process: it costs seconds and a gigabyte.
+         2. Nothing of it stays in the working directory: scratch files go where the caller says, and so do
+            the JVM's own words.
+         3. Workers run the Python that runs us, not the first one on the path.
+         4. Clocks are UTC.
+NOT HERE Which jars the connector takes (`jars.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from barnabas.pipeline.jars import find_connector
+
+OLDEST_JAVA = 17
+ADVICE = "install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless) or set JAVA_HOME"
+
+
+class NoJava(Exception):
+    """Spark cannot start; the message says what to install."""
+
+
+def java_version() -> int:
+    """The major version of the Java that Spark would use; NoJava when there is none or it is too old."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
+    if java is None:
+        where = f"in JAVA_HOME ({home})" if home else "on the path"
+        raise NoJava(f"Spark needs Java and there is none {where}: {ADVICE}.")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    if match is None:
+        raise NoJava(f"Spark needs Java and {java} does not say its version: {ADVICE}.")
+    version = int(match[1])
+    if version < OLDEST_JAVA:
+        raise NoJava(f"Spark needs Java {OLDEST_JAVA} and {java} is Java {version}: {ADVICE}.")
+    return version
+
+
+def start_session(name: str, scratch: Path, log_path: Path, *, cores: int = 2) -> tuple[SparkSession, str]:
+    """A session with the Kafka connector, and in words where the connector came from.
+
+    What the JVM says goes to `log_path`.
+    """
+    java_version()
+    connector = find_connector()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    log4j = Path(__file__).with_name("log4j2.properties")
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Dderby.system.home={scratch}",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **connector.settings,
+    }
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    with _said_to(log_path), contextlib.chdir(scratch):  # Spark makes a folder `artifacts` where it is started
+        return builder.getOrCreate(), connector.source
+
+
+@contextlib.contextmanager
+def _said_to(log_path: Path) -> Iterator[None]:
+    """Programs that are started meanwhile have this file as their standard error."""
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    kept = os.dup(2)
+    with log_path.open("wb") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,170 @@
+"""The table of APIs: which messages belong to an API key, and which header stands before them.
+
+RULES    1. A message that another issue needs is a class in `messages/` and a row here, nothing else.
+         2. The answer to ApiVersions always has header version 0: the client does not know yet what we speak.
+         3. Versions of a row are those of its request class; the two classes agree (a test says so).
+NOT HERE Which APIs and versions this broker serves (`broker/handlers/router.py`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from protocol.errors import MalformedRequest
+from protocol.messages import admin, groups, metadata, produce_fetch, quorum, transactions
+from protocol.schema import Message
+
+
+class ApiKey(IntEnum):
+    """Kafka's API keys; 4 to 7 are retired."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    VOTE = 52
+    BEGIN_QUORUM_EPOCH = 53
+    END_QUORUM_EPOCH = 54
+    DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
+    ENVELOPE = 58
+    FETCH_SNAPSHOT = 59
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    ALLOCATE_PRODUCER_IDS = 67
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    CONTROLLER_REGISTRATION = 70
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
+    ASSIGN_REPLICAS_TO_DIRS = 73
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
+    UPDATE_RAFT_VOTER = 82
+    INITIALIZE_SHARE_GROUP_STATE = 83
+    READ_SHARE_GROUP_STATE = 84
+    WRITE_SHARE_GROUP_STATE = 85
+    DELETE_SHARE_GROUP_STATE = 86
+    READ_SHARE_GROUP_STATE_SUMMARY = 87
+    STREAMS_GROUP_HEARTBEAT = 88
+    STREAMS_GROUP_DESCRIBE = 89
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = 93
+    UNREGISTER_CONTROLLER = 94
+
+
+class Api(NamedTuple):
+    """The messages of one API."""
+
+    request: type[Message]
+    response: type[Message]
+
+
+APIS: dict[int, Api] = {
+    ApiKey.PRODUCE: Api(produce_fetch.ProduceRequest, produce_fetch.ProduceResponse),
+    ApiKey.FETCH: Api(produce_fetch.FetchRequest, produce_fetch.FetchResponse),
+    ApiKey.LIST_OFFSETS: Api(produce_fetch.ListOffsetsRequest, produce_fetch.ListOffsetsResponse),
+    ApiKey.METADATA: Api(metadata.MetadataRequest, metadata.MetadataResponse),
+    ApiKey.OFFSET_COMMIT: Api(groups.OffsetCommitRequest, groups.OffsetCommitResponse),
+    ApiKey.OFFSET_FETCH: Api(groups.OffsetFetchRequest, groups.OffsetFetchResponse),
+    ApiKey.FIND_COORDINATOR: Api(metadata.FindCoordinatorRequest, metadata.FindCoordinatorResponse),
+    ApiKey.JOIN_GROUP: Api(groups.JoinGroupRequest, groups.JoinGroupResponse),
+    ApiKey.HEARTBEAT: Api(groups.HeartbeatRequest, groups.HeartbeatResponse),
+    ApiKey.LEAVE_GROUP: Api(groups.LeaveGroupRequest, groups.LeaveGroupResponse),
+    ApiKey.SYNC_GROUP: Api(groups.SyncGroupRequest, groups.SyncGroupResponse),
+    ApiKey.DESCRIBE_GROUPS: Api(groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
+    ApiKey.LIST_GROUPS: Api(groups.ListGroupsRequest, groups.ListGroupsResponse),
+    ApiKey.API_VERSIONS: Api(metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),
+    ApiKey.CREATE_TOPICS: Api(admin.CreateTopicsRequest, admin.CreateTopicsResponse),
+    ApiKey.DELETE_TOPICS: Api(admin.DeleteTopicsRequest, admin.DeleteTopicsResponse),
+    ApiKey.INIT_PRODUCER_ID: Api(transactions.InitProducerIdRequest, transactions.InitProducerIdResponse),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(
+        produce_fetch.OffsetForLeaderEpochRequest, produce_fetch.OffsetForLeaderEpochResponse
+    ),
+    ApiKey.DESCRIBE_CONFIGS: Api(admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
+    ApiKey.CREATE_PARTITIONS: Api(admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
+    ApiKey.DELETE_GROUPS: Api(groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse),
+    ApiKey.DESCRIBE_CLUSTER: Api(metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
+    ApiKey.ALLOCATE_PRODUCER_IDS: Api(quorum.AllocateProducerIdsRequest, quorum.AllocateProducerIdsResponse),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(
+        metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse
+    ),
+}
+
+
+def request_header_version(api_key: int, api_version: int) -> int:
+    """2 for a flexible request, else 1, also for versions above those we know; an API we do not know is malformed."""
+    return 2 if _is_flexible(api_key, api_version) else 1
+
+
+def response_header_version(api_key: int, api_version: int) -> int:
+    """1 for a flexible answer, else 0; ApiVersions: always 0."""
+    return 1 if api_key != ApiKey.API_VERSIONS and _is_flexible(api_key, api_version) else 0
+
+
+def _is_flexible(api_key: int, api_version: int) -> bool:
+    api = APIS.get(api_key)
+    if api is None:
+        raise MalformedRequest(f"API key {api_key} is not known")
+    since = api.request.FLEXIBLE_SINCE
+    return since is not None and api_version >= since

@@ -1,0 +1,63 @@
+"""Messages to bytes and back: compiled for each message and version at its first use, then kept.
+
+RULES    1. Bytes from a peer give a message or a MalformedRequest, nothing else, and never a large allocation.
+         2. Bytes behind a message are the caller's business: a decoder tells where the message ended.
+         3. A `records` field is a view into the buffer on the way in, and parts of their own on the way out: a
+            file region is asked for its length only.
+NOT HERE What the compiled functions do (`decoders.py`, `encoders.py`), headers and frames (`framing.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from protocol.decoders import compile_decoder
+from protocol.encoders import compile_encoder
+from protocol.primitives import Buffer
+from protocol.schema import Message
+
+if TYPE_CHECKING:
+    from protocol.records import FileRegion
+
+M = TypeVar("M", bound=Message)
+Part: TypeAlias = "bytes | bytearray | memoryview | FileRegion"
+Encoder: TypeAlias = "Callable[[Message], list[Part]]"
+Decoder: TypeAlias = Callable[[Buffer, int], tuple[M, int]]
+
+_encoders: dict[tuple[type[Message], int], Encoder] = {}
+_decoders: dict[tuple[type[Message], int], Decoder[Message]] = {}
+
+
+def encoder(cls: type[Message], version: int) -> Encoder:
+    """What turns a message into parts, in order; only `records` fields are parts of their own."""
+    function = _encoders.get((cls, version))
+    if function is None:
+        _check_version(cls, version)
+        function = _encoders[cls, version] = compile_encoder(cls, version)
+    return function
+
+
+def decoder(cls: type[M], version: int) -> Decoder[M]:
+    """What reads a message at a position of a buffer and gives it with the position behind it."""
+    function = _decoders.get((cls, version))
+    if function is None:
+        _check_version(cls, version)
+        function = _decoders[cls, version] = compile_decoder(cls, version)
+    return function  # type: ignore[return-value]
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The bytes of a message whose records, if any, are in memory."""
+    parts = encoder(type(message), version)(message)
+    return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)  # type: ignore[arg-type]
+
+
+def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> M:
+    """The message at a position; what follows it is not looked at."""
+    return decoder(cls, version)(buffer, position)[0]
+
+
+def _check_version(cls: type[Message], version: int) -> None:
+    if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+        raise ValueError(f"{cls.__name__} has versions {cls.MIN_VERSION} to {cls.MAX_VERSION}, not {version}")

@@ -1,0 +1,313 @@
+"""Compiles the decoder of one message and version: flat source, nested structs inlined.
+
+RULES    1. Lengths are checked where something would be allocated or looped over; that the whole message lies in
+            the buffer is checked once, at its end. Until then reads run into nothing and give nothing.
+         2. A list may have at most MAX_ARRAY_LENGTH elements and no more than there are bytes left, a tagged
+            section at most MAX_TAGGED_FIELDS fields; a string at most 32,767 bytes.
+         3. As in Kafka: any byte but 0 is true, bytes that are no UTF-8 become U+FFFD, a negative length is null.
+            Stricter than Kafka: a known tagged field must fill its size.
+         4. Attributes are set from the unpacked run directly; `__init__` is not called.
+NOT HERE Handing decoders out (`codec.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NoReturn
+
+from protocol.errors import MalformedRequest
+from protocol.primitives import Buffer, read_uvarint
+from protocol.schema import Field, Message, Wire, fields_of
+from protocol.source import Source, default_text, is_flexible
+
+MAX_ARRAY_LENGTH = 1_000_000
+MAX_TAGGED_FIELDS = 10_000
+_MAX_STRING_LENGTH = 32_767
+
+
+def compile_decoder(cls: type[Message], version: int) -> Any:
+    """The function (buffer, position) -> (message, end position) for one version of a message."""
+    return _DecoderSource(cls, version).compile_message(cls)
+
+
+# What the compiled source calls when something is out of the ordinary.
+
+
+def _refuse(what: str) -> NoReturn:
+    raise MalformedRequest(what)
+
+
+def _refuse_null(name: str) -> NoReturn:
+    raise MalformedRequest(f"{name} is null")
+
+
+def _refuse_length(name: str, length: int) -> NoReturn:
+    raise MalformedRequest(f"{name} cannot have {length} elements or bytes here")
+
+
+def _compact(buffer: Buffer, position: int) -> tuple[int, int]:
+    """A compact length that did not fit one byte, and the position behind it; `position` is behind that byte."""
+    return read_uvarint(buffer, position - 1)
+
+
+def _unknown(message: Message, buffer: Buffer, position: int, count: int) -> int:
+    """Keep the tagged fields of a struct that knows none; gives the position behind them."""
+    if count > 127:
+        count, position = read_uvarint(buffer, position - 1)
+    if count > MAX_TAGGED_FIELDS:
+        raise MalformedRequest(f"{count} tagged fields in one struct")
+    for _ in range(count):
+        tag, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position = _keep(message, buffer, position, tag, size)
+    return position
+
+
+def _keep(message: Message, buffer: Buffer, position: int, tag: int, size: int) -> int:
+    """Keep one tagged field that the version does not know."""
+    end = position + size
+    if end > len(buffer):
+        raise MalformedRequest("a tagged field runs past the end")
+    if message.unknown_tagged_fields is None:
+        message.unknown_tagged_fields = {}
+    message.unknown_tagged_fields[tag] = bytes(buffer[position:end])
+    return end
+
+
+def _numbers(code: str, buffer: Buffer, position: int, count: int) -> list[Any]:
+    """An array of fixed-width elements, longer than those with a struct of their own."""
+    return list(struct.unpack_from(f">{count}{code}", buffer, position))
+
+
+def _uuids(buffer: Buffer, position: int, count: int) -> list[bytes]:
+    """An array of uuids."""
+    end = position + 16 * count
+    if end > len(buffer):
+        raise MalformedRequest("an array of uuids runs past the end")
+    return [bytes(buffer[start : start + 16]) for start in range(position, end, 16)]
+
+
+_FEW = 9  # arrays of fewer numbers have a struct of their own
+
+_NAMES: dict[str, Any] = {
+    "new": object.__new__,
+    "compact": _compact,
+    "keep": _keep,
+    "malformed": MalformedRequest,
+    "numbers": _numbers,
+    "uuids": _uuids,
+    "read_uvarint": read_uvarint,
+    "refuse": _refuse,
+    "refuse_length": _refuse_length,
+    "refuse_null": _refuse_null,
+    "struct_error": struct.error,
+    "unknown": _unknown,
+}
+
+
+class _DecoderSource(Source):
+    """Writes `decode(b, p)`: b is the buffer, p the position, z the size, n the length or count at hand."""
+
+    def __init__(self, cls: type[Message], version: int) -> None:
+        super().__init__(f"decode {cls.__name__} v{version}", _NAMES)
+        self.version = version
+        self.flexible = is_flexible(cls, version)
+        self.has_records = _holds_records(cls)
+        self._run: list[tuple[str, str]] = []  # (target, struct code)
+
+    def compile_message(self, cls: type[Message]) -> Any:
+        with self.block("def decode(b, p):"):
+            # Strings come out of bytes faster than out of a view, and one copy of a small frame costs nothing.
+            self.line("if type(b) is not memoryview: b = memoryview(b)" if self.has_records else "b = bytes(b)")
+            self.line("z = len(b)")
+            with self.block("try:"):
+                self._struct(cls, "m", 0)
+                self._end_run()
+            with self.block("except (struct_error, IndexError):"):
+                self.line("raise malformed('the message is cut short') from None")
+            self.line("if p > z: refuse('the message is cut short')")
+            self.line("return m, p")
+        return self.compile("decode")
+
+    def _struct(self, cls: type[Message], target: str, depth: int) -> None:
+        """Read a struct into a new local variable."""
+        self._end_run()
+        name = self.constant(cls, "C", lambda: cls)
+        self.line(f"{target} = new({name})")
+        fields = fields_of(cls)
+        self._defaults(target, [f for f in fields if f.tag is not None or not f.is_in(self.version)])
+        for field in fields:
+            if field.tag is None and field.is_in(self.version):
+                self._value(field.wire, f"{target}.{field.name}", field.is_nullable_in(self.version), depth)
+        if self.flexible:
+            tagged = [f for f in fields if f.tag is not None and f.is_in(self.version)]
+            reader = self._tagged_reader(cls, tagged) if tagged else "unknown"
+            self._length("B", "n")
+            self.line(f"if n: p = {reader}({target}, b, p, n)")
+
+    def _defaults(self, target: str, fields: list[Field]) -> None:
+        """Set what this version does not carry, or carries only at times."""
+        by_text: dict[str, list[str]] = {"None": ["unknown_tagged_fields"]}
+        for field in fields:
+            assert field.has_default or field.default is not None or field.wire.is_nullable
+            text = default_text(field)
+            if text == "[]":
+                self.line(f"{target}.{field.name} = []")
+            else:
+                by_text.setdefault(text, []).append(field.name)
+        for text, names in by_text.items():
+            self.line(" = ".join(f"{target}.{name}" for name in names) + f" = {text}")
+
+    def _tagged_reader(self, cls: type[Message], fields: list[Field]) -> str:
+        """A function of its own for the known tagged fields of a struct; they are rare."""
+        name = self.constant((cls, "tags"), "T", lambda: None)
+        outer, self._run = self._run, []
+        with self.function(f"def {name}(m, b, p, n):"):
+            self.line("z = len(b)")
+            self.line("if n > 127: n, p = compact(b, p)")
+            self.line(f"if n > {MAX_TAGGED_FIELDS}: refuse_length('tagged fields', n)")
+            with self.block("for _ in range(n):"):
+                self.line("t, p = read_uvarint(b, p)")
+                self.line("s, p = read_uvarint(b, p)")
+                for field in fields:
+                    with self.block(f"if t == {field.tag}:"):
+                        self.line("end = p + s")
+                        self._value(field.wire, f"m.{field.name}", field.is_nullable_in(self.version), 1)
+                        self._end_run()
+                        self.line("if p != end: refuse('a tagged field does not fill its size')")
+                        self.line("continue")
+                self.line("p = keep(m, b, p, t, s)")
+            self.line("return p")
+        self._run = outer
+        return name
+
+    def _value(self, wire: Wire, target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
+        if wire.kind == "fixed":
+            self._run.append((target, wire.code))
+        elif wire.kind in ("string", "legacy_string"):
+            self._string(wire, target, nullable)
+        elif wire.kind in ("bytes", "records"):
+            self._bytes(wire, target, nullable)
+        elif wire.kind == "array":
+            self._array(wire, target, nullable, depth)
+        else:
+            assert wire.message is not None
+            self._nested(wire.message, target, nullable, depth)
+
+    def _nested(self, cls: type[Message], target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
+        local = f"m{depth + 1}"
+        if nullable:
+            self._length("b", "n")
+            self.line(f"if n < 0: {target} = None")
+            with self.block("else:"):
+                self._struct(cls, local, depth + 1)
+                self._end_run()
+                self.line(f"{target} = {local}")
+        else:
+            self._struct(cls, local, depth + 1)
+            self._end_run()
+            self.line(f"{target} = {local}")
+
+    def _string(self, wire: Wire, target: str, nullable: bool) -> None:  # noqa: FBT001
+        what = repr(target.rsplit(".", maxsplit=1)[-1])
+        if self.flexible and wire.kind == "string":
+            self._length("B", "n")
+            self.line("if n > 127: n, p = compact(b, p)")
+            self.line(f"if n > {_MAX_STRING_LENGTH + 1}: refuse_length({what}, n - 1)")
+            null, end = "if not n:", "e = p + n - 1"
+        else:
+            self._length("h", "n")
+            null, end = "if n < 0:", "e = p + n"
+        text = "str(b[p:e], 'utf-8', 'replace')" if self.has_records else "b[p:e].decode('utf-8', 'replace')"
+        if nullable:
+            self.line(f"{null} {target} = None")
+            with self.block("else:"):
+                self.line(end)
+                self.line(f"{target} = {text}")
+                self.line("p = e")
+        else:
+            self.line(f"{null} refuse_null({what})")
+            self.line(end)
+            self.line(f"{target} = {text}")
+            self.line("p = e")
+
+    def _bytes(self, wire: Wire, target: str, nullable: bool) -> None:  # noqa: FBT001
+        what = repr(target.rsplit(".", maxsplit=1)[-1])
+        if self.flexible:
+            self._length("B", "n")
+            self.line("if n > 127: n, p = compact(b, p)")
+            null, end = "if not n:", "e = p + n - 1"
+        else:
+            self._length("i", "n")
+            null, end = "if n < 0:", "e = p + n"
+        value = "b[p:e]" if wire.kind == "records" or not self.has_records else "bytes(b[p:e])"
+        self.line(f"{null} {target} = None" if nullable else f"{null} refuse_null({what})")
+        with self.block("else:"):
+            self.line(end)
+            self.line(f"{target} = {value}")
+            self.line("p = e")
+
+    def _array(self, wire: Wire, target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
+        assert wire.element is not None
+        what = repr(target.rsplit(".", maxsplit=1)[-1])
+        if self.flexible:
+            self._length("B", "n")
+            self.line("if n > 127: n, p = compact(b, p)")
+            self.line("n -= 1")
+        else:
+            self._length("i", "n")
+        self.line(f"if n < 0: {target} = None" if nullable else f"if n < 0: refuse_null({what})")
+        with self.block("else:"):
+            self.line(f"if n > z - p or n > {MAX_ARRAY_LENGTH}: refuse_length({what}, n)")
+            self._elements(wire.element, target, depth)
+
+    def _elements(self, element: Wire, target: str, depth: int) -> None:
+        if element.kind == "fixed":
+            if element.code == "16s":
+                self.line(f"{target} = uuids(b, p, n)")
+                self.line("p += 16 * n")
+                return
+            size = struct.calcsize(">" + element.code)
+            few = self.constant(element.code, "F", lambda: _unpackers(element.code))
+            self.line(f"{target} = [*{few}[n](b, p)] if n < {_FEW} else numbers({element.code!r}, b, p, n)")
+            self.line(f"p += {size} * n")
+            return
+        items, item = f"a{depth}", f"i{depth}"
+        self.line(f"{target} = {items} = []")
+        with self.block("for _ in range(n):"):
+            if element.kind == "struct":
+                assert element.message is not None
+                item = f"m{depth + 1}"
+                self._struct(element.message, item, depth + 1)
+            else:
+                self._value(element, item, nullable=False, depth=depth + 1)
+            self._end_run()
+            self.line(f"{items}.append({item})")
+
+    def _length(self, code: str, target: str) -> None:
+        """A length or count: the last of its run."""
+        self._run.append((target, code))
+        self._end_run()
+
+    def _end_run(self) -> None:
+        if not self._run:
+            return
+        codes = "".join(code for _, code in self._run)
+        targets = ", ".join(target for target, _ in self._run)
+        self.line(f"{targets}, = {self.unpacker(codes)}(b, p)")
+        self.line(f"p += {struct.calcsize('>' + codes)}")
+        self._run = []
+
+
+def _unpackers(code: str) -> list[Any]:
+    """`unpack_from` for 0 to a few numbers in a row."""
+    return [struct.Struct(f">{count}{code}").unpack_from for count in range(_FEW)]
+
+
+def _holds_records(cls: type[Message]) -> bool:
+    """Does the message hold batches somewhere, which must not be copied?"""
+    for field in fields_of(cls):
+        wire = field.wire.element or field.wire
+        if wire.kind == "records" or (wire.message is not None and _holds_records(wire.message)):
+            return True
+    return False

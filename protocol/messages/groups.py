@@ -1,0 +1,378 @@
+"""Messages of consumer groups and their offsets, and the two that travel inside them."""
+
+from __future__ import annotations
+
+from protocol.primitives import ZERO_UUID
+from protocol.schema import (
+    EMPTY,
+    Annotated,
+    Ignorable,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    Nullable,
+    Since,
+    Until,
+    Uuid,
+)
+
+
+class JoinGroupRequestProtocol(Message):
+    """An assignor the member can run, with its subscription."""
+
+    name: str
+    metadata: bytes
+
+
+class JoinGroupRequest(Message, api_key=11, versions=(0, 9), flexible=6):
+    """Become, or stay, a member of a classic group; member_id is empty the first time."""
+
+    group_id: str
+    session_timeout_ms: Int32
+    rebalance_timeout_ms: Annotated[Int32, Since(1), Ignorable] = -1
+    member_id: str
+    group_instance_id: Annotated[str | None, Since(5)] = None
+    protocol_type: str
+    protocols: list[JoinGroupRequestProtocol]
+    reason: Annotated[str | None, Since(8), Ignorable] = None
+
+
+class JoinGroupResponseMember(Message):
+    """A member and its subscription; only the leader is told."""
+
+    member_id: str
+    group_instance_id: Annotated[str | None, Since(5), Ignorable] = None
+    metadata: bytes
+
+
+class JoinGroupResponse(Message, api_key=11, versions=(0, 9), flexible=6):
+    """The generation the member is in. skip_assignment: the leader keeps what a static member had."""
+
+    throttle_time_ms: Annotated[Int32, Since(2), Ignorable] = 0
+    error_code: Int16
+    generation_id: Int32 = -1
+    protocol_type: Annotated[str | None, Since(7), Ignorable] = None
+    protocol_name: Annotated[str | None, Nullable(7)] = ""
+    leader: str = ""
+    skip_assignment: Annotated[bool, Since(9)] = False
+    member_id: str = ""
+    members: list[JoinGroupResponseMember] = EMPTY
+
+
+class SyncGroupRequestAssignment(Message):
+    """What the leader assigned to one member."""
+
+    member_id: str
+    assignment: bytes
+
+
+class SyncGroupRequest(Message, api_key=14, versions=(0, 5), flexible=4):
+    """The leader's assignments; the other members send none and wait for theirs."""
+
+    group_id: str
+    generation_id: Int32
+    member_id: str
+    group_instance_id: Annotated[str | None, Since(3)] = None
+    protocol_type: Annotated[str | None, Since(5), Ignorable] = None
+    protocol_name: Annotated[str | None, Since(5), Ignorable] = None
+    assignments: list[SyncGroupRequestAssignment]
+
+
+class SyncGroupResponse(Message, api_key=14, versions=(0, 5), flexible=4):
+    """The member's own assignment."""
+
+    throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
+    error_code: Int16
+    protocol_type: Annotated[str | None, Since(5), Ignorable] = None
+    protocol_name: Annotated[str | None, Since(5), Ignorable] = None
+    assignment: bytes = b""
+
+
+class HeartbeatRequest(Message, api_key=12, versions=(0, 4), flexible=4):
+    """I am still here."""
+
+    group_id: str
+    generation_id: Int32
+    member_id: str
+    group_instance_id: Annotated[str | None, Since(3)] = None
+
+
+class HeartbeatResponse(Message, api_key=12, versions=(0, 4), flexible=4):
+    """The answer to HeartbeatRequest; REBALANCE_IN_PROGRESS asks to join again."""
+
+    throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
+    error_code: Int16
+
+
+class MemberIdentity(Message):
+    """A leaving member, by member id or by instance id."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    reason: Annotated[str | None, Since(5), Ignorable] = None
+
+
+class LeaveGroupRequest(Message, api_key=13, versions=(0, 5), flexible=4):
+    """Leave a classic group; one member until version 2."""
+
+    group_id: str
+    member_id: Annotated[str, Until(2)] = ""
+    members: Annotated[list[MemberIdentity], Since(3)] = EMPTY
+
+
+class MemberResponse(Message):
+    """What became of one leaving member."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    error_code: Int16
+
+
+class LeaveGroupResponse(Message, api_key=13, versions=(0, 5), flexible=4):
+    """The answer to LeaveGroupRequest."""
+
+    throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
+    error_code: Int16
+    members: Annotated[list[MemberResponse], Since(3)] = EMPTY
+
+
+class OffsetCommitRequestPartition(Message):
+    """The next offset to read, and whatever the consumer notes with it."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Annotated[Int32, Since(6), Ignorable] = -1
+    committed_metadata: str | None
+
+
+class OffsetCommitRequestTopic(Message):
+    """Offsets in one topic; named by id since version 10."""
+
+    name: Annotated[str, Until(9), Ignorable] = ""
+    topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
+    partitions: list[OffsetCommitRequestPartition]
+
+
+class OffsetCommitRequest(Message, api_key=8, versions=(2, 10), flexible=8):
+    """Commit offsets of a group; from outside a group with an empty member id and generation -1."""
+
+    group_id: str
+    generation_id_or_member_epoch: Int32 = -1
+    member_id: str
+    group_instance_id: Annotated[str | None, Since(7)] = None
+    retention_time_ms: Annotated[Int64, Until(4), Ignorable] = -1
+    topics: list[OffsetCommitRequestTopic]
+
+
+class OffsetCommitResponsePartition(Message):
+    """What became of one partition's offset."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+class OffsetCommitResponseTopic(Message):
+    """What became of one topic's offsets."""
+
+    name: Annotated[str, Until(9), Ignorable] = ""
+    topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
+    partitions: list[OffsetCommitResponsePartition]
+
+
+class OffsetCommitResponse(Message, api_key=8, versions=(2, 10), flexible=8):
+    """The answer to OffsetCommitRequest."""
+
+    throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
+    topics: list[OffsetCommitResponseTopic]
+
+
+class OffsetFetchRequestTopic(Message):
+    """Partitions of one topic, until version 7."""
+
+    name: str
+    partition_indexes: list[Int32]
+
+
+class OffsetFetchRequestTopics(Message):
+    """Partitions of one topic, since version 8; named by id since version 10."""
+
+    name: Annotated[str, Until(9), Ignorable] = ""
+    topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
+    partition_indexes: list[Int32]
+
+
+class OffsetFetchRequestGroup(Message):
+    """One group to look up; null topics means all."""
+
+    group_id: str
+    member_id: Annotated[str | None, Since(9), Ignorable] = None
+    member_epoch: Annotated[Int32, Since(9), Ignorable] = -1
+    topics: list[OffsetFetchRequestTopics] | None
+
+
+class OffsetFetchRequest(Message, api_key=9, versions=(1, 10), flexible=6):
+    """Committed offsets. The flat fields are one group's, until version 7; null topics means all."""
+
+    group_id: Annotated[str, Until(7)] = ""
+    topics: Annotated[list[OffsetFetchRequestTopic] | None, Until(7), Nullable(2)] = EMPTY
+    groups: Annotated[list[OffsetFetchRequestGroup], Since(8)] = EMPTY
+    require_stable: Annotated[bool, Since(7)] = False
+
+
+class OffsetFetchResponsePartition(Message):
+    """One committed offset, until version 7; -1 when there is none."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Annotated[Int32, Since(5), Ignorable] = -1
+    metadata: str | None
+    error_code: Int16
+
+
+class OffsetFetchResponseTopic(Message):
+    """Offsets in one topic, until version 7."""
+
+    name: str
+    partitions: list[OffsetFetchResponsePartition]
+
+
+class OffsetFetchResponsePartitions(Message):
+    """One committed offset, since version 8; -1 when there is none."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Int32 = -1
+    metadata: str | None
+    error_code: Int16
+
+
+class OffsetFetchResponseTopics(Message):
+    """Offsets in one topic, since version 8."""
+
+    name: Annotated[str, Until(9), Ignorable] = ""
+    topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
+    partitions: list[OffsetFetchResponsePartitions]
+
+
+class OffsetFetchResponseGroup(Message):
+    """Offsets of one group."""
+
+    group_id: str
+    topics: list[OffsetFetchResponseTopics]
+    error_code: Int16 = 0
+
+
+class OffsetFetchResponse(Message, api_key=9, versions=(1, 10), flexible=6):
+    """The answer to OffsetFetchRequest."""
+
+    throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
+    topics: Annotated[list[OffsetFetchResponseTopic], Until(7)] = EMPTY
+    error_code: Annotated[Int16, Since(2), Until(7), Ignorable] = 0
+    groups: Annotated[list[OffsetFetchResponseGroup], Since(8)] = EMPTY
+
+
+class DescribeGroupsRequest(Message, api_key=15, versions=(0, 6), flexible=5):
+    """Classic groups in full."""
+
+    groups: list[str]
+    include_authorized_operations: Annotated[bool, Since(3)] = False
+
+
+class DescribedGroupMember(Message):
+    """One member, with the opaque bytes of its subscription and assignment."""
+
+    member_id: str
+    group_instance_id: Annotated[str | None, Since(4), Ignorable] = None
+    client_id: str
+    client_host: str
+    member_metadata: bytes
+    member_assignment: bytes
+
+
+class DescribedGroup(Message):
+    """One group. A group that does not exist is Dead; since version 6 it is GROUP_ID_NOT_FOUND too."""
+
+    error_code: Int16
+    error_message: Annotated[str | None, Since(6)] = None
+    group_id: str
+    group_state: str = ""
+    protocol_type: str = ""
+    protocol_data: str = ""
+    members: list[DescribedGroupMember] = EMPTY
+    authorized_operations: Annotated[Int32, Since(3)] = -0x8000_0000
+
+
+class DescribeGroupsResponse(Message, api_key=15, versions=(0, 6), flexible=5):
+    """The answer to DescribeGroupsRequest."""
+
+    throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
+    groups: list[DescribedGroup]
+
+
+class ListGroupsRequest(Message, api_key=16, versions=(0, 5), flexible=3):
+    """Groups this broker coordinates; an empty filter lets everything through."""
+
+    states_filter: Annotated[list[str], Since(4)] = EMPTY
+    types_filter: Annotated[list[str], Since(5)] = EMPTY
+
+
+class ListedGroup(Message):
+    """One group."""
+
+    group_id: str
+    protocol_type: str
+    group_state: Annotated[str, Since(4), Ignorable] = ""
+    group_type: Annotated[str, Since(5), Ignorable] = ""
+
+
+class ListGroupsResponse(Message, api_key=16, versions=(0, 5), flexible=3):
+    """The answer to ListGroupsRequest."""
+
+    throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
+    error_code: Int16
+    groups: list[ListedGroup] = EMPTY
+
+
+class DeleteGroupsRequest(Message, api_key=42, versions=(0, 2), flexible=2):
+    """Delete groups without members, with their offsets."""
+
+    groups_names: list[str]
+
+
+class DeletableGroupResult(Message):
+    """What became of one group."""
+
+    group_id: str
+    error_code: Int16
+
+
+class DeleteGroupsResponse(Message, api_key=42, versions=(0, 2), flexible=2):
+    """The answer to DeleteGroupsRequest."""
+
+    throttle_time_ms: Int32 = 0
+    results: list[DeletableGroupResult]
+
+
+class TopicPartition(Message):
+    """Partitions of one topic."""
+
+    topic: str
+    partitions: list[Int32]
+
+
+class ConsumerProtocolSubscription(Message, versions=(0, 3), flexible=None):
+    """What a consumer tells the leader of its classic group: the metadata of JoinGroup."""
+
+    topics: list[str]
+    user_data: bytes | None = None
+    owned_partitions: Annotated[list[TopicPartition], Since(1), Ignorable] = EMPTY
+    generation_id: Annotated[Int32, Since(2), Ignorable] = -1
+    rack_id: Annotated[str | None, Since(3), Ignorable] = None
+
+
+class ConsumerProtocolAssignment(Message, versions=(0, 3), flexible=None):
+    """What a consumer is told to read: the assignment of SyncGroup."""
+
+    assigned_partitions: list[TopicPartition]
+    user_data: bytes | None = None

@@ -5,20 +5,20 @@ RULES    1. Member ids, generation, chosen protocol, leader and assignments are 
          2. Members stand in the order in which they joined; a leader that goes is followed by the oldest member.
          3. A state follows only from those that `_FROM` names.
          4. A static member is known by its instance id; the member id that it had last is the only one that counts.
-         5. Nothing here answers a request or sets a deadline.
+         5. Nothing here decides about an answer or sets a deadline.
 NOT HERE What requests and deadlines do to a group (`rebalance.py`), committed offsets (`offsets.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import Enum
-from struct import Struct
-from struct import error as StructError
+from struct import Struct, error
 from typing import Final
 
+from broker.coordinators.java import in_java_order
 from protocol.errors import ErrorCode
-from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
+from protocol.messages.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
 from replication.deadlines import Deadline
 
 CONSUMER_PROTOCOL: Final = "consumer"
@@ -311,6 +311,21 @@ class ClassicGroup:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
+    def check_commit(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """Whether somebody may commit offsets now."""
+        if self.state is State.EMPTY and generation < 0:
+            return ErrorCode.NONE  # no member: an administrator, or a consumer that manages itself
+        if generation < 0 and not member_id and instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = self.check_member(member_id, instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if self.state is State.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS  # the member has joined this generation and will sync
+        return ErrorCode.NONE
+
     # ---- protocols
 
     def _count(self, protocols: Protocols, by: int) -> None:
@@ -379,30 +394,48 @@ def parse_subscription(metadata: bytes) -> list[str] | None:
                 return None
             topics.append(metadata[position : position + length].decode())
             position += length
-    except (StructError, UnicodeDecodeError):
+    except (error, UnicodeDecodeError):
         return None
     return topics
 
 
-def java_hash(text: str) -> int:
-    """Java's String.hashCode, as the signed 32 bits that it is."""
-    value = 0
-    if text.isascii():
-        for byte in text.encode("ascii"):
-            value = value * 31 + byte
-        value &= 0xFFFFFFFF
-    else:
-        units = text.encode("utf-16-be", "surrogatepass")
-        for high, low in zip(units[::2], units[1::2], strict=True):
-            value = (value * 31 + (high << 8 | low)) & 0xFFFFFFFF
-    return value - 0x100000000 if value & 0x80000000 else value
+# ---- answers that show a group
 
 
-def in_java_order(names: Iterable[str]) -> list[str]:
-    """Names in the order in which a Java HashMap of a few entries walks them."""
+def members_of(group: ClassicGroup) -> list[JoinGroupResponseMember]:
+    """What a leader is told to assign by."""
+    name = group.protocol_name
+    return [
+        JoinGroupResponseMember(
+            member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata(name)
+        )
+        for member in group.members.values()
+    ]
 
-    def bucket(name: str) -> int:
-        value = java_hash(name) & 0xFFFFFFFF
-        return (value ^ (value >> 16)) & 15
 
-    return sorted(names, key=bucket)
+def joined(group: ClassicGroup, member_id: str, *, with_members: bool) -> JoinGroupResponse:
+    """The generation that a member is in."""
+    return JoinGroupResponse(
+        error_code=ErrorCode.NONE,
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader_id or "",
+        member_id=member_id,
+        members=members_of(group) if with_members else [],
+    )
+
+
+def refused_join(member_id: str, error: ErrorCode, protocol_name: str | None = "") -> JoinGroupResponse:
+    """A JoinGroup that led to nothing."""
+    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=protocol_name)
+
+
+def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+    """What a member is to work on."""
+    return SyncGroupResponse(
+        error_code=ErrorCode.NONE,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=member.assignment,
+    )

@@ -1,0 +1,220 @@
+"""The records of groups and committed offsets in `__consumer_offsets`, as Apache Kafka 4.3 writes them.
+
+FORMAT   type 0  LegacyOffsetCommit   read only
+         type 1  OffsetCommit         group, topic, partition -> value v4; v1 when the client asked for an expiry
+         type 2  GroupMetadata        group -> value v3
+RULES    1. Values are read in every version, written in these.
+         2. A tombstone deletes what its key names.
+         3. Commits are read by hand: a broker that starts may have a million of them before it.
+NOT HERE Records of other kinds of groups (types 3 and above), when a record is written (`rebalance.py`, `offsets.py`).
+"""
+
+from __future__ import annotations
+
+from struct import Struct, error
+from typing import Final, NamedTuple
+
+from broker.coordinators.classic_group import ClassicGroup, Member, State
+from broker.coordinators.runtime import StoredRecord
+from protocol.codec import decode
+from protocol.errors import MalformedRequest
+from protocol.messages.stored import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from protocol.primitives import ZERO_UUID
+
+GROUP_VALUE_VERSION: Final = 3
+COMMIT_VALUE_VERSION: Final = 4
+COMMIT_VALUE_VERSION_WITH_EXPIRY: Final = 1
+NO_EXPIRY: Final = -1
+
+LEGACY_OFFSET_COMMIT: Final = 0
+OFFSET_COMMIT: Final = 1
+GROUP_METADATA: Final = 2
+
+_I16 = Struct(">h")
+_I32 = Struct(">i")
+_VALUE_V4 = Struct(">hqiB")  # version, offset, leader epoch, metadata length + 1 below 128
+_VALUE_V4_END = Struct(">qBBB16s")  # commit time, one tagged field, its tag 0, its size 16, the topic id
+_VALUE_V4_SIZE = _VALUE_V4.size + _VALUE_V4_END.size
+
+
+class Committed(NamedTuple):
+    """A committed offset; -1 as leader epoch or expiry: not given."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_wall_ms: int
+    expire_wall_ms: int = NO_EXPIRY
+    topic_id: bytes = ZERO_UUID
+
+
+CommitKey = tuple[str, str, int]
+"""Group, topic, partition."""
+
+_new_tuple = tuple.__new__
+
+
+# ---- commits
+
+
+def commit_record(group_id: str, topic: str, partition: int, committed: Committed) -> StoredRecord:
+    """A commit."""
+    has_expiry = committed.expire_wall_ms != NO_EXPIRY
+    return StoredRecord(
+        OffsetCommitKey(group=group_id, topic=topic, partition=partition),
+        OffsetCommitValue(
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            commit_timestamp=committed.commit_wall_ms,
+            expire_timestamp=committed.expire_wall_ms,
+            topic_id=committed.topic_id,
+        ),
+        COMMIT_VALUE_VERSION_WITH_EXPIRY if has_expiry else COMMIT_VALUE_VERSION,
+    )
+
+
+def commit_tombstone(group_id: str, topic: str, partition: int) -> StoredRecord:
+    """The group has no offset for the partition any more."""
+    return StoredRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
+
+
+def committed_from(value: OffsetCommitValue) -> Committed:
+    """What a commit's value says."""
+    return Committed(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp,
+        value.expire_timestamp,
+        value.topic_id,
+    )
+
+
+def read_commit_key(key: bytes) -> CommitKey:
+    """Group, topic and partition of a key of type 0 or 1."""
+    try:
+        (length,) = _I16.unpack_from(key, 2)
+        at = 4 + length
+        group_id = key[4:at].decode()
+        (length,) = _I16.unpack_from(key, at)
+        end = at + 2 + length
+        topic = key[at + 2 : end].decode()
+        if length < 0 or len(key) != end + 4:
+            raise MalformedRequest("the key of a committed offset has a wrong length")
+        return group_id, topic, _I32.unpack_from(key, end)[0]
+    except (ValueError, error):
+        raise MalformedRequest("the key of a committed offset is cut off") from None
+
+
+def read_commit_value(value: bytes) -> Committed:
+    """A commit's value in any version."""
+    size = len(value) - _VALUE_V4_SIZE
+    if size >= 0 and value[1] == COMMIT_VALUE_VERSION and value[_VALUE_V4.size - 1] == size + 1:
+        # As every commit of a topic with an id is written.
+        _, offset, leader_epoch, _ = _VALUE_V4.unpack_from(value)
+        at = _VALUE_V4.size + size
+        commit_wall_ms, count, tag, length, topic_id = _VALUE_V4_END.unpack_from(value, at)
+        if count == 1 and tag == 0 and length == 16:
+            metadata = value[_VALUE_V4.size : at].decode() if size else ""
+            return _new_tuple(Committed, (offset, leader_epoch, metadata, commit_wall_ms, NO_EXPIRY, topic_id))
+    return committed_from(decode(OffsetCommitValue, _version_of(value, OffsetCommitValue.MAX_VERSION), value, 2))
+
+
+def _version_of(value: bytes, highest: int) -> int:
+    if len(value) < 2:
+        raise MalformedRequest("a stored value has no version")
+    (version,) = _I16.unpack_from(value)
+    if not 0 <= version <= highest:
+        raise MalformedRequest(f"a stored value has version {version}; the highest known is {highest}")
+    return int(version)
+
+
+# ---- groups
+
+
+def read_group_key(key: bytes) -> str:
+    """The group of a key of type 2."""
+    return decode(GroupMetadataKey, 0, key, 2).group
+
+
+def read_group(group_id: str, value: bytes) -> ClassicGroup:
+    """The group that a record tells of; one with members is stable."""
+    version = _version_of(value, GroupMetadataValue.MAX_VERSION)
+    stored = decode(GroupMetadataValue, version, value, 2)
+    group = ClassicGroup(group_id, stored.current_state_timestamp)
+    group.state = State.STABLE if stored.members else State.EMPTY
+    group.generation = stored.generation
+    group.protocol_name = stored.protocol
+    for member in stored.members:
+        timeout_ms = member.rebalance_timeout if member.rebalance_timeout != -1 else member.session_timeout
+        protocols = ((stored.protocol or "", member.subscription),)
+        group.add(
+            Member(
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                timeout_ms,
+                member.session_timeout,
+                stored.protocol_type,
+                protocols,
+                member.assignment,
+            ),
+            None,
+        )
+    group.protocol_type = stored.protocol_type or None
+    group.leader_id = stored.leader
+    group.subscribed_topics = group.parse_subscriptions()
+    return group
+
+
+def group_record(group: ClassicGroup, assignments: dict[str, bytes]) -> StoredRecord:
+    """The group as it stands, with these assignments."""
+    name = group.protocol_name
+    members = [
+        MemberMetadata(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout_ms,
+            session_timeout=member.session_timeout_ms,
+            subscription=member.metadata(name),
+            assignment=assignments[member.member_id],
+        )
+        for member in group.members.values()
+    ]
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=name,
+        leader=group.leader_id,
+        current_state_timestamp=group.state_since_wall_ms,
+        members=members,
+    )
+    return StoredRecord(GroupMetadataKey(group=group.group_id), value, GROUP_VALUE_VERSION)
+
+
+def empty_group_record(group: ClassicGroup) -> StoredRecord:
+    """A group that has just been made and has no generation yet."""
+    value = GroupMetadataValue(
+        protocol_type="",
+        generation=0,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=group.state_since_wall_ms,
+        members=[],
+    )
+    return StoredRecord(GroupMetadataKey(group=group.group_id), value, GROUP_VALUE_VERSION)
+
+
+def group_tombstone(group_id: str) -> StoredRecord:
+    """The group is no more."""
+    return StoredRecord(GroupMetadataKey(group=group_id), None)

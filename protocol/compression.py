@@ -31,7 +31,7 @@ GZIP_WINDOW_BITS: Final = 31
 GZIP_DEFAULT_LEVEL: Final = -1
 LZ4_DEFAULT_LEVEL: Final = 1
 ZSTD_DEFAULT_LEVEL: Final = 3
-FIRST_GUESS_BYTES: Final = 64 * 1024
+FIRST_GUESS_BYTES: Final = 8 * 1024
 OUTPUT_IS_FULL: Final = "failed to write whole buffer"
 
 

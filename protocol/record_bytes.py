@@ -79,14 +79,19 @@ def read_varlong(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def _read_long_varint(data: bytes | memoryview, at: int, max_size: int, mask: int) -> tuple[int, int]:
+    value, at = _read_long_uvarint(data, at, max_size)
+    value &= mask  # as in Java, bits beyond the type fall off
+    return (value >> 1) ^ -(value & 1), at
+
+
+def _read_long_uvarint(data: bytes | memoryview, at: int, max_size: int = 5) -> tuple[int, int]:
     value = shift = 0
     for _ in range(max_size):
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            value &= mask  # as in Java, bits beyond the type fall off
-            return (value >> 1) ^ -(value & 1), at
+            return value, at
         shift += 7
     raise invalid_record("Found invalid record structure")
 
@@ -140,20 +145,61 @@ def _read_headers(data: bytes, at: int, stop: int) -> tuple[Headers, int]:
 
 def check_record(data: bytes | memoryview, at: int, index: int) -> tuple[int, bool, int]:
     """The form of a batch's record `index`: its timestamp's delta, has it a key, where the next begins."""
-    length, at = read_varint(data, at)
-    stop = at + length
-    if length < 0 or stop > len(data):
-        raise _wrong_length(length, len(data) - at)
-    timestamp, at = read_varlong(data, at + 1)
-    delta, at = read_varint(data, at)
-    if delta != index:
-        raise invalid_record(f"Record {index} of the batch has offset delta {delta}: offsets must be in sequence")
-    key_length, at = read_varint(data, at)
-    if key_length > 0:
-        at += key_length
-    length, at = read_varint(data, at)
-    if length > 0:
-        at += length
+    # One call per record of a compacted topic: varints of one or two bytes are read in place.
+    length = data[at]
+    if length < 0x80:
+        at += 1
+    elif (more := data[at + 1]) < 0x80:
+        length = length & 0x7F | more << 7
+        at += 2
+    else:
+        length, at = _read_long_uvarint(data, at)
+    stop = at + (length >> 1)
+    if length & 1 or stop > len(data):
+        raise _wrong_length((length >> 1) ^ -(length & 1), len(data) - at)
+    timestamp = data[at + 1]
+    if timestamp < 0x80:
+        timestamp = (timestamp >> 1) ^ -(timestamp & 1)
+        at += 2
+    else:
+        timestamp, at = read_varlong(data, at + 1)
+    delta = data[at]
+    if delta < 0x80:
+        at += 1
+    elif (more := data[at + 1]) < 0x80:
+        delta = delta & 0x7F | more << 7
+        at += 2
+    else:
+        delta, at = _read_long_uvarint(data, at)
+    if delta != index << 1:
+        raise _out_of_sequence(index, delta)
+    key_length = data[at]
+    if key_length < 0x80:
+        at += 1
+    else:
+        key_length, at = _read_long_uvarint(data, at)
+    if not key_length & 1:
+        at += key_length >> 1
+    length = data[at]
+    if length < 0x80:
+        at += 1
+    elif (more := data[at + 1]) < 0x80:
+        length = length & 0x7F | more << 7
+        at += 2
+    else:
+        length, at = _read_long_uvarint(data, at)
+    if not length & 1:
+        at += length >> 1
+    if data[at]:
+        at = _check_headers(data, at, stop)
+    else:
+        at += 1
+    if at != stop:
+        raise invalid_record(f"Invalid record size: record {index} does not end where its length says")
+    return timestamp, not key_length & 1, stop
+
+
+def _check_headers(data: bytes | memoryview, at: int, stop: int) -> int:
     pairs, at = read_varint(data, at)
     if not 0 <= pairs <= stop - at:
         raise _wrong_header_count(pairs)
@@ -164,9 +210,7 @@ def check_record(data: bytes | memoryview, at: int, index: int) -> tuple[int, bo
         length, at = read_varint(data, at + length)
         if length > 0:
             at += length
-    if at != stop:
-        raise invalid_record(f"Invalid record size: record {index} does not end where its length says")
-    return timestamp, key_length >= 0, stop
+    return at
 
 
 def scan(body: Buffer, count: int) -> tuple[list[int], list[int]]:
@@ -228,6 +272,11 @@ def _wrong_length(length: int, there: int) -> KafkaError:
         f"Invalid record size: expected {length} bytes in record payload, "
         f"but instead the buffer has only {there} remaining bytes."
     )
+
+
+def _out_of_sequence(index: int, zigzag: int) -> KafkaError:
+    delta = (zigzag >> 1) ^ -(zigzag & 1)
+    return invalid_record(f"Record {index} of the batch has offset delta {delta}: offsets must be in sequence")
 
 
 def _wrong_header_count(count: int) -> KafkaError:

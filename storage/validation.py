@@ -3,12 +3,12 @@
 RULES    1. A client sends exactly one whole batch of format v2 per partition; bytes behind it that cannot be one
             more are cut off.
          2. Always checked: sizes, CRC, offsets and counts that agree, no control batch, no producer without
-            sequence, a codec that exists and whose frame the body begins with, and of an uncompressed batch the
-            whole first record and the lengths of the first records.
-         3. Opened whole, and then checked as Kafka checks every batch: topics with compaction, another codec
-            than the topic's, timestamps that the header shows out of range, counts too large to be believed.
-         4. A refused batch has not been changed. An accepted one may have been: its timestamp type and max
-            timestamp with the CRC, in place.
+            sequence, a codec that exists and whose frame the body begins with. Of an uncompressed or small batch
+            also the whole first record and the lengths of the first 32.
+         3. Every record is checked, as Kafka does for every batch, where a topic is compacted, the header shows
+            timestamps out of range or of the wrong type, or a compressed batch claims very many records.
+         4. A refused batch has not been changed, unless it grew too large when it was recompressed. An accepted one
+            may have been, in place: its timestamp type and max timestamp, and the CRC with them.
          5. What the broker has made itself (origin not CLIENT) is not doubted.
 NOT HERE Sequences and transactions (producers.py), offsets (log.py). Why so little is opened:
          docs/decisions/0003-what-is-checked-in-a-produced-batch.md
@@ -48,6 +48,8 @@ from storage.log_config import LogConfig
 from storage.settings import MAX_LONG
 
 FIRST_RECORDS: Final = 32  # of so many the lengths are walked: at most 4 us, where the CRC of 1 MB takes 40
+SMALL_BATCH_BYTES: Final = 4096  # a compressed batch up to this size is decompressed, at most to so much:
+SMALL_BODY_BYTES: Final = 64 * 1024
 BELIEVED_COUNT: Final = 100_000  # a compressed batch that claims more records is opened and counted
 MAX_OPENED_BYTES: Final = 64 * 1024 * 1024
 MAX_RECORD_ERRORS: Final = 1000
@@ -82,13 +84,14 @@ class BatchRules:
 
     __slots__ = (
         "after_max_ms", "before_max_ms", "codec", "is_compacted", "level", "max_message_bytes",
-        "max_opened_bytes", "partition", "stamps",
+        "max_opened_bytes", "opens_all", "partition", "stamps",
     )  # fmt: skip
 
-    def __init__(self, config: LogConfig, partition: str) -> None:
+    def __init__(self, config: LogConfig, partition: str, *, opens_all: bool = False) -> None:
         self.partition = partition
         self.max_message_bytes = config.max_message_bytes
         self.is_compacted = "compact" in config.cleanup_policy
+        self.opens_all = opens_all or self.is_compacted
         self.stamps = config.message_timestamp_type == "LogAppendTime"
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
@@ -141,18 +144,23 @@ def validate(
     ):
         _refuse_header(header, rules)
     codec = attributes & COMPRESSION_MASK
+    body: Buffer | None = None
     if (
-        rules.is_compacted
-        or (rules.codec is not None and rules.codec != codec)
+        rules.opens_all
         or (codec and count > BELIEVED_COUNT)
         or attributes & LOG_APPEND_TIME_BIT
         or (not rules.stamps and _is_out_of_range(header, rules, wall_ms))
     ):
-        return _validate_opened(records, header, rules, wall_ms)
-    if codec:
+        body = open_body(records, header, rules, rules.max_opened_bytes)
+        header = _check_all_records(records, header, body, rules, wall_ms)
+    elif codec:
         _check_frame(records, codec)
+        if size <= SMALL_BATCH_BYTES:
+            _check_small_body(records, header, rules)
     else:
         check_first(memoryview(records)[BATCH_OVERHEAD:], count, FIRST_RECORDS)
+    if rules.codec is not None and rules.codec != codec:
+        records, header = _rebuilt(records, header, body, rules)
     if rules.stamps:
         header = set_max_timestamp(records, 0, header, TimestampType.LOG_APPEND_TIME, wall_ms)
         return Validated(records, [(0, header)], wall_ms)
@@ -162,7 +170,7 @@ def validate(
 def validate_replicated(records: Buffer, *, leader_epoch: int) -> list[tuple[int, BatchHeader]]:
     """The batches that a follower may append: whole, valid, in ascending offsets, of no later epoch than known."""
     found: list[tuple[int, BatchHeader]] = []
-    end = -1
+    end = 0
     for position, header in headers(records):
         if header.leader_epoch > leader_epoch >= 0:
             break  # sent by a leader of whom this replica has not heard yet; it will come again
@@ -170,7 +178,7 @@ def validate_replicated(records: Buffer, *, leader_epoch: int) -> list[tuple[int
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Record is corrupt (stored crc = {header.crc})")
         if header.base_offset < end or header.last_offset_delta < 0:
             raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"Out of order offsets: {header.base_offset} follows {end - 1}"
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"Out of order offsets: {header.base_offset} is below {end}"
             )
         end = header.next_offset
         found.append((position, header))
@@ -202,44 +210,52 @@ def parse_header_of_client(records: Buffer) -> BatchHeader:
 # ---- opening a batch -------------------------------------------------------------------------------------
 
 
-def _validate_opened(
-    records: bytearray | memoryview, header: BatchHeader, rules: BatchRules, wall_ms: int
-) -> Validated:
-    """All that Kafka checks: every record, each timestamp; another codec and a true max timestamp follow."""
-    body = open_body(records, header, rules)
+def _check_all_records(
+    records: bytearray | memoryview, header: BatchHeader, body: Buffer, rules: BatchRules, wall_ms: int
+) -> BatchHeader:
+    """All that Kafka checks; the header, which tells the true max timestamp then."""
     timestamps, keyless = scan(body, header.record_count)
     errors = _keyless_errors(keyless, rules) if rules.is_compacted and keyless else []
-    if header.is_log_append_time and rules.stamps:
-        _refuse_append_time(header)
+    late: list[tuple[int, str]] = []
     if not rules.stamps:
         late = _timestamp_errors(header, timestamps, rules, wall_ms)
-        if late:
-            raise RejectedRecords(
-                ErrorCode.INVALID_TIMESTAMP,
-                "One or more records have been rejected due to invalid timestamp",
-                sorted(errors + late)[:MAX_RECORD_ERRORS],
-            )
+    elif header.is_log_append_time:
+        text = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
+        late = [(index, text) for index in range(header.record_count)]
+    if late:
+        raise RejectedRecords(
+            ErrorCode.INVALID_TIMESTAMP,
+            "One or more records have been rejected due to invalid timestamp",
+            sorted(dict(late + errors).items())[:MAX_RECORD_ERRORS],
+        )
     if errors:
         raise RejectedRecords(ErrorCode.INVALID_RECORD, _summary(errors), errors[:MAX_RECORD_ERRORS])
-    kind, stamp = TimestampType.LOG_APPEND_TIME, wall_ms
-    if not rules.stamps:
-        latest = header.base_timestamp + max(timestamps)
-        kind, stamp = TimestampType.CREATE_TIME, min(max(latest, NO_TIMESTAMP), MAX_LONG)
-    append_time = wall_ms if rules.stamps else -1
-    if rules.codec is not None and rules.codec != header.compression:
-        rebuilt = recompress(header, body, rules.codec, rules.level)
-        if len(rebuilt) > rules.max_message_bytes:
-            _refuse_size(len(rebuilt), rules)
-        records, header = rebuilt, parse_header(rebuilt)
-    if stamp != header.max_timestamp or kind != (header.attributes & LOG_APPEND_TIME_BIT) >> 3:
-        header = set_max_timestamp(records, 0, header, kind, stamp)
-    return Validated(records, [(0, header)], append_time)
+    if rules.stamps:
+        return header
+    latest = min(max(header.base_timestamp + max(timestamps), NO_TIMESTAMP), MAX_LONG)
+    if latest == header.max_timestamp and not header.is_log_append_time:
+        return header
+    return set_max_timestamp(records, 0, header, TimestampType.CREATE_TIME, latest)
 
 
-def open_body(records: Buffer, header: BatchHeader, rules: BatchRules) -> Buffer:
+def _rebuilt(
+    records: bytearray | memoryview, header: BatchHeader, body: Buffer | None, rules: BatchRules
+) -> tuple[bytearray, BatchHeader]:
+    """The batch in the topic's own codec; where its records have not been opened yet, the first are checked."""
+    assert rules.codec is not None
+    if body is None:
+        body = open_body(records, header, rules, rules.max_opened_bytes)
+        check_first(memoryview(body), header.record_count, FIRST_RECORDS)
+    rebuilt = recompress(header, body, rules.codec, rules.level)
+    if len(rebuilt) > rules.max_message_bytes:
+        _refuse_size(len(rebuilt), rules)
+    return rebuilt, parse_header(rebuilt)
+
+
+def open_body(records: Buffer, header: BatchHeader, rules: BatchRules, max_bytes: int) -> Buffer:
     """The records uncompressed; a broken frame is an invalid record, since sending it again will not mend it."""
     try:
-        return record_bytes(records, 0, header, rules.max_opened_bytes)
+        return record_bytes(records, 0, header, max_bytes)
     except KafkaError as error:
         if error.code == ErrorCode.CORRUPT_MESSAGE:
             raise invalid_record(f"{error.message} in topic partition {rules.partition}") from None
@@ -303,6 +319,16 @@ def _check_frame(records: bytearray | memoryview, codec: int) -> None:
         is_one = start == XERIAL_MAGIC or _is_raw_snappy(start, len(records) - BATCH_OVERHEAD)
     if not is_one:
         raise invalid_record(f"The records do not begin as {Compression(codec).name.lower()} does")
+
+
+def _check_small_body(records: Buffer, header: BatchHeader, rules: BatchRules) -> None:
+    try:
+        body = open_body(records, header, rules, SMALL_BODY_BYTES)
+    except KafkaError as error:
+        if error.code == ErrorCode.MESSAGE_TOO_LARGE:
+            return  # not so small after all
+        raise
+    check_first(memoryview(body), header.record_count, FIRST_RECORDS)
 
 
 def _is_raw_snappy(start: bytes, size: int) -> bool:
@@ -377,15 +403,6 @@ def _refuse_crc(header: BatchHeader, rules: BatchRules) -> NoReturn:
     raise KafkaError(
         ErrorCode.CORRUPT_MESSAGE,
         f"Record is corrupt (stored crc = {header.crc}) in topic partition {rules.partition}.",
-    )
-
-
-def _refuse_append_time(header: BatchHeader) -> NoReturn:
-    text = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
-    raise RejectedRecords(
-        ErrorCode.INVALID_TIMESTAMP,
-        "One or more records have been rejected due to invalid timestamp",
-        [(index, text) for index in range(min(header.record_count, MAX_RECORD_ERRORS))],
     )
 
 

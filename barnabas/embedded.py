@@ -34,6 +34,8 @@ READY = re.compile(r"^barnabas ready on (?P<host>.+):(?P<port>\d+) \(")
 PARENT_PIPE = "BARNABAS_PARENT_PIPE"
 MAIN = Path(__file__).with_name("__main__.py")
 LAST_LINES = 15
+SENTENCE = "barnabas: "
+"""How the daemon marks what it says to whoever started it, among its log lines."""
 
 
 class BrokerError(RuntimeError):
@@ -182,7 +184,7 @@ class Broker:
             chunk = os.read(process.stdout.fileno(), 4096)
             if not chunk:
                 process.wait()
-                words = self._last_lines(log_end) or f"it ended with {process.returncode} and no word"
+                words = self._last_words(log_end) or f"it ended with {process.returncode} and no word"
                 raise BrokerError(f"The broker did not start: {words}")
             said += chunk
         self.ready_line = said.decode().splitlines()[0]
@@ -209,6 +211,12 @@ class Broker:
         if lifeline is not None:
             with contextlib.suppress(OSError):
                 os.close(lifeline)
+
+    def _last_words(self, log_end: int) -> str:
+        """The sentence that the daemon ended with; where it had none, the end of its log."""
+        lines = self._last_lines(log_end).splitlines()
+        sentences = [line.removeprefix(SENTENCE) for line in lines if line.startswith(SENTENCE)]
+        return " ".join(sentences) or "\n".join(lines)
 
     def _last_lines(self, log_end: int) -> str:
         text = self.log_path.read_bytes()[log_end:].decode(errors="replace").strip()

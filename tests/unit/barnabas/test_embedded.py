@@ -1,0 +1,200 @@
+"""The embedded broker's care of its process, against a stand-in for the daemon.
+
+A real daemon is behind the fixture `kafka_broker`, and behind the tests in `tests/packaging`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import barnabas
+from barnabas.__main__ import PARENT_PIPE as PIPE_THAT_THE_DAEMON_READS
+from barnabas.embedded import PARENT_PIPE, Broker, BrokerError
+
+READY = "print('barnabas ready on 127.0.0.1:4321 (node 1, 0.01 s)', flush=True)"
+UNTIL_STOPPED = "signal.sigwait({signal.SIGTERM})"
+IGNORES_SIGTERM = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+HEAD = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})"
+
+
+class StandIn(Broker):
+    """A broker whose daemon is a line of Python."""
+
+    def __init__(self, *statements: str, **options: object) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.statements = "\n".join((HEAD, *statements))
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-c", self.statements]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_the_face_hands_out_the_broker() -> None:
+    """Design section 5: `barnabas.Broker` is the name that users are promised."""
+    assert barnabas.Broker is Broker
+    with pytest.raises(AttributeError, match="has no attribute 'Brokr'"):
+        _ = barnabas.Brokr
+
+
+def test_the_port_is_the_one_of_the_ready_line() -> None:
+    """Rule 1: what is known of the daemon is what it says."""
+    with StandIn(READY, UNTIL_STOPPED) as broker:
+        assert broker.bootstrap == "127.0.0.1:4321"
+        assert broker.ready_line.endswith("(node 1, 0.01 s)")
+        assert broker.is_running
+    assert not broker.is_running
+
+
+def test_a_daemon_that_does_not_start_speaks_for_itself() -> None:
+    """Rule 2: its sentence, not its log lines and not a stack of ours."""
+    words = "sys.stderr.write('2026 INFO loading\\nbarnabas: Port 9092 is taken: choose another.\\n'); sys.exit(1)"
+    with pytest.raises(BrokerError, match=r"^The broker did not start: Port 9092 is taken: choose another\.$"):
+        StandIn(words).start()
+
+
+def test_a_daemon_without_a_sentence_is_quoted() -> None:
+    """Rule 2: a trace is better than nothing."""
+    with pytest.raises(BrokerError, match="ZeroDivisionError"):
+        StandIn("1/0").start()
+    with pytest.raises(BrokerError, match="ended with 7 and no word"):
+        StandIn("sys.exit(7)").start()
+
+
+def test_a_daemon_that_never_gets_ready_is_ended() -> None:
+    """Rule 3: a start that failed leaves no process behind."""
+    broker = StandIn("sys.stderr.write(f'pid {os.getpid()}\\n')", UNTIL_STOPPED, start_timeout_s=0.5)
+    with pytest.raises(BrokerError, match=r"not ready within 0\.5 s"):
+        broker.start()
+    assert not is_alive(int(broker.log().split()[1]))
+    broker.close()
+
+
+def test_another_first_line_is_refused() -> None:
+    """Rule 1: the ready line and nothing else stands on standard output."""
+    with pytest.raises(BrokerError, match="first line is not its ready line: hello"):
+        StandIn("print('hello', flush=True)", UNTIL_STOPPED).start()
+
+
+def test_a_daemon_that_does_not_stop_is_killed() -> None:
+    """Rule 3: the `with` block ends."""
+    broker = StandIn(IGNORES_SIGTERM, READY, "signal.pause()", stop_timeout_s=0.3)
+    with broker:
+        pid = broker.pid
+    assert not is_alive(pid)
+
+
+def test_a_crash_is_told_when_the_broker_is_stopped() -> None:
+    """Rule 2: nobody calls it a clean stop."""
+    broker = StandIn(READY, "sys.stdin.read()", "sys.stderr.write('barnabas: the disk failed\\n')", "sys.exit(3)")
+    broker.start()
+    os.waitid(os.P_PID, broker.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(BrokerError, match="ended with 3:\nbarnabas: the disk failed"):
+        broker.stop()
+    broker.close()
+
+
+def test_a_restarted_broker_keeps_its_port_and_data() -> None:
+    """Rule 4."""
+    with StandIn(READY, UNTIL_STOPPED) as broker:
+        (broker.data_dir.parent / "mark").write_text("kept")
+        first = broker.pid
+        broker.kill()
+        assert not is_alive(first)
+        broker.restart()
+        assert broker.port == 4321
+        assert (broker.data_dir.parent / "mark").read_text() == "kept"
+        real = Broker._command(broker)
+        assert real[real.index("--listen") + 1] == "127.0.0.1:4321"
+
+
+def test_the_command_line_carries_directory_address_and_settings(tmp_path: Path) -> None:
+    """Rule 1: what is wanted is said on the command line, in Kafka's words."""
+    broker = Broker(tmp_path, 1234, {"num.partitions": 4, "auto.create.topics.enable": False}, arguments=["-v"])
+    command = broker._command()
+    assert command[1] == "-P"
+    assert command[3:] == [
+        *("serve", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:1234"),
+        *("--set", "num.partitions=4", "--set", "auto.create.topics.enable=false", "-v"),
+    ]
+    broker.close()
+    assert tmp_path.exists(), "a directory that was handed in is the user's"
+
+
+def test_a_temporary_directory_goes_with_the_broker() -> None:
+    """Nothing is left in the temporary folder."""
+    with StandIn(READY, UNTIL_STOPPED) as broker:
+        folder = broker.log_path.parent
+        assert folder.exists()
+    assert not folder.exists()
+
+
+def test_starting_twice_is_refused() -> None:
+    """One object, one daemon."""
+    with StandIn(READY, UNTIL_STOPPED) as broker, pytest.raises(BrokerError, match="running already"):
+        broker.start()
+
+
+DAEMON_IN_THE_FACE = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+import barnabas.__main__ as face
+import types
+def main(arguments):
+    print('barnabas ready on 127.0.0.1:4321 (node 1, 0.01 s)', flush=True)
+    signal.sigwait({{signal.SIGTERM}})
+    return 0
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}})
+sys.modules['broker'] = types.ModuleType('broker')
+sys.modules['broker.cli'] = cli = types.ModuleType('broker.cli')
+cli.main = main
+sys.exit(face.main(['serve']))
+"""
+
+STARTER = """
+import os, sys
+from barnabas.embedded import Broker
+class StandIn(Broker):
+    def _command(self):
+        return [sys.executable, '-c', os.environ['DAEMON']]
+broker = StandIn().start()
+print(broker.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, None], ids=["killed", "interrupted", "forgetful"])
+def test_no_daemon_outlives_its_starter(end: signal.Signals | None) -> None:
+    """Rule 3: however the starting process ends, the daemon is told by the end of the pipe, and ends."""
+    assert PARENT_PIPE == PIPE_THAT_THE_DAEMON_READS
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "DAEMON": DAEMON_IN_THE_FACE},
+    )
+    assert starter.stdin is not None
+    assert starter.stdout is not None
+    with starter, starter.stdin, starter.stdout:
+        pid = int(starter.stdout.readline())
+        gone = os.pidfd_open(pid)
+        if end is not None:
+            starter.send_signal(end)
+        else:
+            starter.stdin.close()
+        assert select.select([gone], [], [], 5)[0], "the daemon is still there"
+        os.close(gone)

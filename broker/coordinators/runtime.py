@@ -166,6 +166,13 @@ class Commit:
         self.waiters: list[Callable[[ErrorCode], None]] = []
         self.deadline: Deadline | None = None
 
+    def then(self, waiter: Callable[[ErrorCode], None]) -> None:
+        """Have `waiter` told how it ended, now or later."""
+        if self.error is None:
+            self.waiters.append(waiter)
+        else:
+            waiter(self.error)
+
     def part_done(self, error: ErrorCode) -> None:
         """The log's report on one batch."""
         self.parts -= 1
@@ -374,10 +381,6 @@ class CoordinatorRuntime(Generic[M]):
         self.partition_count = 0
         """Partitions of the topic; 0 while it does not exist."""
         self.shards: dict[int, Shard[M]] = {}
-
-    def partition_for(self, key: str) -> int:
-        """The partition that a group or transactional id belongs to."""
-        return abs_hash(key) % self.partition_count
 
     def find(self, key: str) -> Shard[M] | ErrorCode:
         """The shard that serves a key, or why there is none."""

@@ -1,0 +1,420 @@
+"""One segment: a `.log` file of whole batches, named by the offset of its first, and the indexes beside it.
+
+FORMAT   `<20-digit base offset>.log` is batches (protocol/records.py) one behind the other and nothing else; the
+         indexes have the same stem.
+RULES    1. Bytes before `size` are published and never change; those between `size` and `reserved` are being
+            written, and nobody reads them.
+         2. A batch gets an index entry when it starts more than `interval` bytes behind the start of the batch that
+            the last entry names; the time index gets the greatest timestamp so far at that moment, and once more
+            when the segment is finished. So an index built anew is the same as the one written first.
+         3. The batches published last are remembered, so a look-up among them reads nothing. Any other look-up reads
+            batch headers only: the stretch of one index interval, then header by header.
+         4. Files open on first use; `release` forgets them, and who still sends from one keeps it open.
+         5. Indexes that turn out not to fit are built anew on the spot.
+NOT HERE Which segment to ask, when to roll, what to flush (segment_engine.py); names (layout.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from struct import Struct
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, BatchHeader, crc_is_valid, parse_header
+from storage.disk import Disk, File
+from storage.engine import BatchInfo, Visit
+from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
+from storage.segments.layout import DELETED, INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+_FIRST_READ_BYTES = 4096  # of a look-up: as far as an index entry reaches
+_LONG_READ_BYTES = 65536  # when there is more to pass over than that
+_RECOVERY_READ_BYTES = 1 << 20
+_LARGEST_BATCH_BYTES = 1 << 27  # above what any request may carry: a length beyond it is garbage
+_REMEMBERED_BATCHES = 64
+_NOTHING_REMEMBERED = 1 << 63
+_SHORT_HEADER = Struct(">qi11xi")  # base offset, batch length, last offset delta
+_SMALLEST_LENGTH = BATCH_OVERHEAD - LOG_OVERHEAD
+
+
+_log = logging.getLogger("barnabas.storage")
+
+
+class Segment:
+    """A log file and its indexes."""
+
+    __slots__ = (
+        "_disk", "_file", "_first_timestamp", "_max_timestamp", "_offset_index", "_recent_ends", "_recent_positions",
+        "_recent_start", "_time_index", "_transactions", "_unindexed", "base_offset", "created_ms", "directory",
+        "end_offset", "interval", "is_loaded", "reserved", "size",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, size: int, interval: int) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = size
+        self.reserved = size
+        self.interval = interval
+        self.created_ms = -1
+        self._file: File | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._transactions: TransactionIndex | None = None
+        self._recent_ends = array("q")
+        self._recent_positions = array("Q")
+        self._recent_start = _NOTHING_REMEMBERED
+        self._max_timestamp = NO_TIMESTAMP, base_offset
+        self._first_timestamp: int | None = None
+        self._unindexed = 0
+        self.end_offset = -1
+        self.is_loaded = False
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path(LOG)!r}, {self.size})"
+
+    def path(self, suffix: str) -> str:
+        """Where one of the files lies."""
+        return f"{self.directory}/{self.base_offset:020d}{suffix}"
+
+    @property
+    def file(self) -> File:
+        """The log file, opened when it is not open."""
+        file = self._file
+        if file is None:
+            file = self._file = self._disk.open(self.path(LOG), write=True, create=True)
+        return file
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """From an offset to a position."""
+        index = self._offset_index
+        return index if index is not None else self._open_indexes()[0]
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """From a time to an offset."""
+        index = self._time_index
+        return index if index is not None else self._open_indexes()[1]
+
+    @property
+    def transactions(self) -> TransactionIndex:
+        """The aborted transactions."""
+        index = self._transactions
+        if index is None:
+            path = self.path(TRANSACTION_INDEX)
+            index = self._transactions = TransactionIndex(self._disk, path, self.base_offset)
+        return index
+
+    # ---- appending ---------------------------------------------------------------------------------------
+
+    def create(self, wall_ms: int) -> None:
+        """Make the files of a new segment; what an earlier one of that name left is cut off."""
+        self.created_ms = wall_ms
+        for suffix in INDEXES:
+            self._disk.unlink(self.path(suffix), missing_ok=True)
+        file = self._disk.open(self.path(LOG), write=True, create=True)
+        if file.size():
+            file.truncate(0)
+        self.load()
+
+    def load(self) -> None:
+        """Learn what an append has to know: end offset, greatest timestamp, bytes since the last entry."""
+        if not self.is_loaded:
+            try:
+                self._load()
+            except (CorruptIndex, KafkaError) as error:
+                self._rebuild(str(error))
+
+    def claim(self, batches: Sequence[BatchInfo], size: int) -> int:
+        """Set `size` bytes aside behind what is reserved; return their position."""
+        position = self.reserved
+        if not position:
+            self._first_timestamp = batches[0].max_timestamp
+        self.reserved = position + size
+        return position
+
+    def publish(self, batches: Sequence[BatchInfo]) -> None:
+        """Let batches that were written at `size` be read; when this raises, they can be read all the same."""
+        ends, positions = self._recent_ends, self._recent_positions
+        at = self.size
+        unindexed, interval = self._unindexed, self.interval
+        for batch in batches:
+            last_offset = batch[3]
+            if batch[4] > self._max_timestamp[0]:
+                self._max_timestamp = batch[4], last_offset
+            if unindexed > interval:
+                self.offset_index.append(last_offset, at)
+                self.time_index.append(*self._max_timestamp)
+                unindexed = 0
+            ends.append(last_offset)
+            positions.append(at)
+            unindexed += batch[1]
+            at += batch[1]
+        self._unindexed = unindexed
+        self.size = at
+        self.end_offset = last_offset + 1
+        if len(ends) >= 2 * _REMEMBERED_BATCHES:
+            self._recent_start = ends[-_REMEMBERED_BATCHES - 1] + 1
+            del ends[:-_REMEMBERED_BATCHES], positions[:-_REMEMBERED_BATCHES]
+        if self.offset_index.is_behind:
+            self.write_indexes()
+
+    def finish(self) -> None:
+        """Complete the indexes: nothing is appended for a while, or ever again."""
+        self.time_index.append(*self._max_timestamp)
+        self.write_indexes()
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to date."""
+        self.offset_index.write_out()
+        self.time_index.write_out()
+
+    def has_full_index(self, max_bytes: int) -> bool:
+        """Whether an index has no place left; the time index keeps its last place for the end of the segment."""
+        return self.offset_index.is_full(max_bytes) or self.time_index.is_full(max_bytes - TimeIndex.ENTRY.size)
+
+    # ---- reading -----------------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> tuple[int, int] | None:
+        """Position and size of the first batch whose last offset is at or above `offset`."""
+        if offset < self._recent_start:
+            return self._find_from(self.offset_index.lookup(offset)[1], offset)
+        positions = self._recent_positions
+        slot = bisect_left(self._recent_ends, offset)
+        if slot == len(positions):
+            return None
+        position = positions[slot]
+        slot += 1
+        return position, (positions[slot] if slot < len(positions) else self.size) - position
+
+    def header_at(self, position: int) -> BatchHeader:
+        """The header of the batch that starts at `position`."""
+        return parse_header(self.file.pread(BATCH_OVERHEAD, position))
+
+    def find_timestamp(self, target_ms: int, offset: int) -> int | None:
+        """Base offset of the first batch, at or behind `offset`, with a record as late as `target_ms`."""
+        start = max(self.time_index.lookup(target_ms)[1], offset)
+        for _, header in self._headers(self.offset_index.lookup(start)[1]):
+            if header.max_timestamp >= target_ms and header.last_offset >= offset:
+                return header.base_offset
+        return None
+
+    @property
+    def max_timestamp(self) -> tuple[int, int]:
+        """Greatest timestamp and last offset of the batch that brought it; (-1, base offset) when there is none."""
+        return self._max_timestamp if self.is_loaded else self.time_index.last
+
+    @property
+    def first_timestamp(self) -> int:
+        """Greatest timestamp of the first batch, from which the age of the segment counts; -1 when there is none."""
+        timestamp = self._first_timestamp
+        if timestamp is None:
+            timestamp = self._first_timestamp = self.header_at(0).max_timestamp if self.size else NO_TIMESTAMP
+        return timestamp
+
+    def _find_from(self, position: int, offset: int) -> tuple[int, int] | None:
+        unpack_from = _SHORT_HEADER.unpack_from
+        size, file = self.size, self.file
+        stride = _FIRST_READ_BYTES
+        while position + BATCH_OVERHEAD <= size:
+            data = file.pread(min(stride, size - position), position)
+            stride = BATCH_OVERHEAD if stride == _FIRST_READ_BYTES else _LONG_READ_BYTES
+            at, end = 0, len(data) - _SHORT_HEADER.size
+            while at <= end:
+                base_offset, length, delta = unpack_from(data, at)
+                if length < _SMALLEST_LENGTH:
+                    text = f"{self.path(LOG)} is damaged at position {position + at}"
+                    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, text)
+                if base_offset + delta >= offset:
+                    return position + at, length + LOG_OVERHEAD
+                at += length + LOG_OVERHEAD
+            position += at
+        return None
+
+    def _headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Every whole published batch from `position` on."""
+        size, stride = self.size, _FIRST_READ_BYTES
+        while position + BATCH_OVERHEAD <= size:
+            data = self.file.pread(min(stride, size - position), position)
+            at = 0
+            while at + BATCH_OVERHEAD <= len(data):
+                header = parse_header(data, at)
+                if position + at + header.size > size:
+                    return
+                yield position + at, header
+                at += header.size
+            stride = BATCH_OVERHEAD if at > 2 * stride else _LONG_READ_BYTES
+            position += at
+
+    # ---- loading and recovering --------------------------------------------------------------------------
+
+    def truncate(self, offset: int) -> None:
+        """Cut off the batch that holds `offset` and all behind it; the end is then its base offset, or `offset`."""
+        self.load()
+        found = self.find(offset)
+        end_offset = offset
+        if found is not None:
+            end_offset = min(offset, self.header_at(found[0]).base_offset)
+            self.offset_index.truncate(offset)
+            self.time_index.truncate(offset)
+            self.transactions.truncate(offset)
+            self.file.truncate(found[0])
+            self.size = self.reserved = found[0]
+            self._first_timestamp = None
+            self._load()
+        self.end_offset = end_offset
+
+    def recover(self, visit: Visit | None) -> Iterator[int]:
+        """Check every batch, build the indexes anew and cut the log behind the last valid batch.
+
+        Yields the position now and then, so that the work can be done in slices; until it is done the segment has
+        no indexes. Begun again, it does the same again. Without `visit` the aborted transactions are left alone.
+        """
+        for suffix in INDEXES:
+            if visit is not None or suffix != TRANSACTION_INDEX:
+                self._disk.unlink(self.path(suffix), missing_ok=True)
+        self._forget()
+        self.size = self.reserved = position = 0
+        self._recent_start = self.end_offset = self.base_offset
+        self.is_loaded = True
+        file = self.file
+        end = file.size()
+        while position < end:
+            data = file.pread(min(_RECOVERY_READ_BYTES, end - position), position)
+            needed = self._accept(data, visit)
+            if self.size == position and len(data) < needed <= min(end - position, _LARGEST_BATCH_BYTES):
+                self._accept(file.pread(needed, position), visit)
+            if self.size == position:
+                break
+            position = self.size
+            yield position
+        if position < end:
+            _log.warning("Cutting %s from %d to %d bytes: no valid batch follows", self.path(LOG), end, position)
+            file.truncate(position)
+        self.finish()
+
+    def _accept(self, data: bytes, visit: Visit | None) -> int:
+        """Publish the valid batches at the front of `data`; the size of the next one if it did not fit, else 0."""
+        at = 0
+        while at + BATCH_OVERHEAD <= len(data):
+            try:
+                header = parse_header(data, at)
+            except KafkaError:
+                return 0
+            size = header.size
+            if at + size > len(data):
+                return size
+            if not self._follows(header) or not crc_is_valid(data, at, header):
+                return 0
+            info = BatchInfo(at, size, header[0], header.last_offset, header.max_timestamp, header.leader_epoch)
+            self.claim((info,), size)
+            self.publish((info,))
+            if visit is not None:
+                visit(data, at, header)
+            at += size
+        return 0
+
+    def _follows(self, header: BatchHeader) -> bool:
+        delta = header.last_offset_delta
+        return (
+            header[0] >= self.end_offset and delta >= 0 and header[0] + delta - self.base_offset <= MAX_RELATIVE_OFFSET
+        )
+
+    def _rebuild(self, reason: str) -> tuple[OffsetIndex, TimeIndex]:
+        _log.warning("Reading %s again from its start: %s", self.path(LOG), reason)
+        for _ in self.recover(None):
+            pass
+        assert self._offset_index is not None
+        assert self._time_index is not None
+        return self._offset_index, self._time_index
+
+    def _open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        try:
+            offsets = OffsetIndex(self._disk, self.path(OFFSET_INDEX), self.base_offset)
+            times = TimeIndex(self._disk, self.path(TIME_INDEX), self.base_offset)
+        except CorruptIndex as error:
+            return self._rebuild(str(error))
+        if offsets.entries and offsets.last[1] >= max(self.size, self.reserved):
+            return self._rebuild(f"{offsets.path} points behind the end of the log")
+        self._offset_index, self._time_index = offsets, times
+        return offsets, times
+
+    def _load(self) -> None:
+        start, end_offset = self.offset_index.last[1], self.base_offset
+        max_timestamp = self.time_index.last
+        ends, positions = array("q"), array("Q")
+        self._recent_start = self.base_offset
+        position = start
+        for at, header in self._headers(start):
+            if at == start > 0:
+                self._recent_start = header.base_offset
+            end_offset, position = header.next_offset, at + header.size
+            ends.append(end_offset - 1)
+            positions.append(at)
+            if header.max_timestamp > max_timestamp[0]:
+                max_timestamp = header.max_timestamp, end_offset - 1
+        if position != self.size:
+            raise CorruptIndex(f"{self.path(LOG)} does not end with a whole batch")
+        self._recent_ends, self._recent_positions = ends, positions
+        self._max_timestamp = max_timestamp
+        self._unindexed = self.size - start
+        self.end_offset = end_offset
+        self.is_loaded = True
+
+    # ---- letting go --------------------------------------------------------------------------------------
+
+    def release(self, *, forget: bool) -> None:
+        """Close descriptors; with `forget` drop also what is remembered, when nobody appends here."""
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.write_out()
+                index.unmap()
+        self._file = None
+        if forget:
+            self._forget()
+
+    def index_files(self) -> list[File]:
+        """The index files, opened to be synced."""
+        paths = [self.path(suffix) for suffix in INDEXES]
+        return [self._disk.open(path, write=True) for path in paths if self._disk.exists(path)]
+
+    def drop(self) -> None:
+        """Let go of everything and write nothing more."""
+        self._file = None
+        self._forget()
+
+    def doom(self) -> list[str]:
+        """Give the files their names for deletion; they are still to be unlinked."""
+        self.drop()
+        doomed = []
+        for suffix in (LOG, *INDEXES):
+            path = self.path(suffix)
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED)
+                doomed.append(path + DELETED)
+        return doomed
+
+    def unlink(self) -> None:
+        """Delete the files at once, the log first: an index without a log is deleted at the next start."""
+        self.drop()
+        for suffix in (LOG, *INDEXES):
+            self._disk.unlink(self.path(suffix), missing_ok=True)
+
+    def _forget(self) -> None:
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.unmap()
+        self._offset_index = self._time_index = self._transactions = None
+        self._recent_ends = array("q")
+        self._recent_positions = array("Q")
+        self._recent_start = _NOTHING_REMEMBERED
+        self._max_timestamp = NO_TIMESTAMP, self.base_offset
+        self._first_timestamp = None
+        self._unindexed = 0
+        self.end_offset = -1
+        self.is_loaded = False

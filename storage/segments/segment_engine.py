@@ -1,0 +1,512 @@
+"""Kafka's storage engine: a partition is a directory of segments, the last of which is appended to.
+
+RULES    1. A segment is rolled before an append that would make it larger than `segment_bytes`, whose times lie more
+            than `segment_ms` (less the jitter) behind the first batch's, when an index is full, or when an offset
+            would not fit a relative one. The first batch of an empty segment never rolls by size.
+         2. A read is answered from one segment, as Kafka's: the one that holds the offset, or the next that has
+            anything at or behind it.
+         3. Opening a partition lists its directory and asks the sizes of the logs; nothing is opened or read before
+            it is needed. What was cut off or half done when the broker stopped (`.deleted`, `.cleaned`, `.swap`,
+            indexes without log) is put in order as Kafka does.
+         4. Segments are deleted oldest first by `trim`, youngest first by everything else, so that what is left
+            after a crash has no hole.
+         5. A sync covers the active log, and of a segment that was finished since the last one its indexes too.
+NOT HERE One segment's files (segment.py); what may be appended (validation.py); when to flush or delete (log.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from struct import Struct
+
+from protocol.records import LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, FileRegion
+from storage.disk import Disk, File
+from storage.engine import (
+    AbortedTransaction,
+    BatchInfo,
+    Buffer,
+    Located,
+    OffsetPosition,
+    Reservation,
+    SegmentInfo,
+    SyncWork,
+    Visit,
+)
+from storage.log_config import LogConfig
+from storage.segments.indexes import NO_TIMESTAMP
+from storage.segments.layout import LOG, settle
+from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+
+_UNKNOWN = -1
+_LENGTH = Struct(">i")
+
+
+class SegmentReservation(Reservation):
+    """A place in one segment's log."""
+
+    __slots__ = ("file", "is_abandoned", "position", "segment")
+
+    def __init__(
+        self, size: int, batches: Sequence[BatchInfo], segment: Segment, position: int, *, rolled: bool
+    ) -> None:
+        self.size = size
+        self.batches = batches
+        self.rolled = rolled
+        self.segment = segment
+        self.file: File = segment.file
+        self.position = position
+        self.is_abandoned = False
+
+
+def no_jitter(limit_ms: int) -> int:  # noqa: ARG001
+    """Let every segment live equally long."""
+    return 0
+
+
+class SegmentEngine:
+    """The segments of one partition; there is always one, except in an object that was not opened."""
+
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, jitter: Callable[[int], int] = no_jitter) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._jitter = jitter
+        self._segments: list[Segment] = []
+        self._bases: list[int] = []
+        self._with_aborted: set[int] = set()
+        self._outstanding: deque[SegmentReservation] = deque()
+        self._end_offset = _UNKNOWN  # until the active segment is loaded
+        self._flushed_end = _UNKNOWN  # likewise, when the log was closed cleanly: all of it
+        self._syncing: list[list[int]] = []  # end offset of each sync under way, and what of it still counts
+        self._unsynced: list[Segment] = []  # finished since the last sync
+        self._has_new_names = False
+        self._idle_since = _UNKNOWN
+        self.update_config(config)
+
+    # ---- life --------------------------------------------------------------------------------------------
+
+    def open(self, recovery_point: int | None) -> int | None:
+        """Get to know the segments; the offset from which they have to be recovered, if any."""
+        disk, directory, interval = self._disk, self._directory, self._config.index_interval_bytes
+        layout = settle(disk, directory)
+        self._with_aborted.update(layout.with_aborted)
+        starts = []
+        for base_offset in layout.bases:
+            size = disk.size(f"{directory}/{base_offset:020d}{LOG}")
+            self._add(Segment(disk, directory, base_offset, size, interval))
+            if size and base_offset in layout.without_index:
+                starts.append(base_offset)
+        if not self._segments:
+            self._create(0, _UNKNOWN)
+            recovery_point = None
+        if recovery_point is not None:
+            self._flushed_end = recovery_point
+            starts.append(self._bases[self._slot(recovery_point)])
+        elif not self._active.size:
+            self._end_offset = self._flushed_end = self._active.base_offset
+        return min(starts, default=None)
+
+    def recover(self, start_offset: int, visit: Visit) -> None:
+        """Check all from the segment that holds `start_offset` on; cut at the first damage."""
+        for _ in self.recovery(start_offset, visit):
+            pass
+
+    def recovery(self, start_offset: int, visit: Visit) -> Iterator[int]:
+        """Do the same in slices of about a MiB; yields the offset reached."""
+
+        def publish(buffer: Buffer, position: int, header: BatchHeader) -> None:
+            self._end_offset = header.next_offset
+            visit(buffer, position, header)
+
+        slot = self._slot(start_offset)
+        ahead = self._segments[slot:]
+        del self._segments[slot:], self._bases[slot:]
+        if self._flushed_end == _UNKNOWN:
+            self._flushed_end = ahead[-1].base_offset
+        while ahead:
+            segment = ahead.pop(0)
+            self._add(segment)
+            self._with_aborted.discard(segment.base_offset)
+            self._end_offset = segment.base_offset
+            size = segment.size
+            for _ in segment.recover(publish):
+                yield self._end_offset
+            self._unsynced.append(segment)
+            if segment.size < size:
+                while ahead:
+                    ahead.pop().unlink()
+            elif ahead:
+                segment.release(forget=True)
+        self._unsynced.pop()
+        self._has_new_names = True
+        self._flushed_end = min(self._flushed_end, self._end_offset)
+
+    def close(self) -> None:
+        """Write out the indexes and let go; what lies behind the published end is cut off."""
+        active = self._active
+        if active.is_loaded:
+            active.finish()
+            if active.file.size() > active.size:
+                active.file.truncate(active.size)
+        for segment in self._segments:
+            segment.release(forget=True)
+
+    def delete(self) -> None:
+        """Let go and write nothing more."""
+        for segment in self._segments:
+            segment.drop()
+
+    def update_config(self, config: LogConfig) -> None:
+        """Obey these settings from the next append on."""
+        self._config = config
+        for segment in self._segments[-1:]:
+            segment.interval = config.index_interval_bytes
+        self._set_roll_ms()
+
+    def close_idle(self) -> None:
+        """Let go of descriptors: of the active segment's when nothing was appended since the last call."""
+        for segment in self._segments[:-1]:
+            if segment.size == segment.reserved:
+                segment.release(forget=True)
+        active = self._active
+        if self._end_offset == self._idle_since and not self._outstanding:
+            active.release(forget=False)
+        self._idle_since = self._end_offset
+
+    # ---- append ------------------------------------------------------------------------------------------
+
+    def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> SegmentReservation:
+        """Set bytes aside at the end of the active segment, or at the start of a new one."""
+        segment = self._active
+        if not segment.is_loaded:
+            self._load()
+        rolled = self._must_roll(segment, size, batches, wall_ms)
+        if rolled:
+            segment = self._roll(batches[0].base_offset, wall_ms)
+        reservation = SegmentReservation(size, batches, segment, segment.claim(batches, size), rolled=rolled)
+        self._outstanding.append(reservation)
+        return reservation
+
+    def write(self, reservation: Reservation, buffer: Buffer) -> None:
+        """Put the bytes at their place; may run in another thread."""
+        assert isinstance(reservation, SegmentReservation)
+        if not reservation.is_abandoned:
+            reservation.file.pwrite(buffer, reservation.position)
+
+    def publish(self, reservation: Reservation) -> None:
+        """Let the batches be read and index them."""
+        first = self._outstanding.popleft()
+        assert first is reservation
+        segment = first.segment
+        self._end_offset = first.batches[-1][3] + 1
+        segment.publish(first.batches)
+        if segment is not self._active and segment.size == segment.reserved:
+            self._finish(segment)
+
+    def abandon(self, reservation: Reservation) -> None:
+        """Give up this reservation and all behind it, with the segments that they began."""
+        assert isinstance(reservation, SegmentReservation)
+        while not reservation.is_abandoned:
+            last = self._outstanding.pop()
+            last.is_abandoned = True
+            last.segment.reserved = last.position
+            if last.rolled:
+                self._drop_last().unlink()
+        active = self._active
+        if active.file.size() > active.reserved:
+            active.file.truncate(active.reserved)
+
+    # ---- read --------------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """Base offset of the oldest segment."""
+        return self._bases[0]
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last published offset."""
+        if self._end_offset == _UNKNOWN:
+            self._load()
+        return self._end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the published batches."""
+        return sum([segment.size for segment in self._segments])
+
+    @property
+    def flushed_end_offset(self) -> int:
+        """All before it is durable."""
+        return self._flushed_end if self._flushed_end != _UNKNOWN else self.end_offset
+
+    def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> Located:
+        """Where the batches from `offset` on lie: in one segment, one region."""
+        end_offset = self.end_offset
+        if offset >= max_offset:
+            return Located((), 0, max_offset, self._end_position() if offset == end_offset else None)
+        found = self._find(offset)
+        if found is None:
+            return Located((), 0, max_offset, self._end_position())
+        slot, (position, size) = found
+        segment = self._segments[slot]
+        limit = segment.size
+        region_end = max_offset
+        if slot + 1 < len(self._bases) and self._bases[slot + 1] <= max_offset:
+            region_end = self._bases[slot + 1]
+        elif max_offset < end_offset:
+            behind = segment.find(max_offset)
+            if behind is not None:
+                limit = behind[0]
+        length = limit - position
+        if length > max_bytes:
+            length = max_bytes if size <= max_bytes else size if min_one_batch else 0
+            bound = segment.offset_index.offset_at_or_after(position + length)
+            if bound is not None and bound < region_end:
+                region_end = bound
+        where = OffsetPosition(segment.base_offset, position)
+        if length <= 0:
+            return Located((), 0, offset, where)
+        return Located((FileRegion(segment.file, position, length),), length, region_end, where)
+
+    def read_batches(self, offset: int, max_bytes: int) -> Buffer:
+        """Whole batches from the one that `locate` would find, in memory."""
+        found = self._find(offset) if offset < self.end_offset else None
+        if found is None:
+            return b""
+        slot, (position, size) = found
+        segment = self._segments[slot]
+        data = segment.file.pread(min(max(max_bytes, size), segment.size - position), position)
+        whole, end = 0, len(data) - LOG_OVERHEAD
+        while whole <= end:
+            (length,) = _LENGTH.unpack_from(data, whole + LENGTH_POSITION)
+            if whole + length > end:
+                break
+            whole += length + LOG_OVERHEAD
+        return data if whole == len(data) else memoryview(data)[:whole]
+
+    def find_timestamp(self, target_ms: int, offset: int) -> int | None:
+        """Base offset of the first batch, at or behind `offset`, with a record as late as `target_ms`."""
+        if offset >= self.end_offset:
+            return None
+        for segment in self._segments[self._slot(offset) :]:
+            if segment.max_timestamp[0] >= target_ms:
+                found = segment.find_timestamp(target_ms, offset)
+                if found is not None:
+                    return found
+        return None
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """The greatest timestamp in the log and the last offset of the first batch that has it."""
+        if not self.size_bytes:
+            return None
+        self.end_offset  # noqa: B018  (the active segment's index may be behind until it is loaded)
+        return max([segment.max_timestamp for segment in self._segments if segment.size], key=_timestamp)
+
+    def segments(self) -> list[SegmentInfo]:
+        """The segments from the oldest to the active one."""
+        ends = [*self._bases[1:], self.end_offset]
+        return [SegmentInfo(s.base_offset, end, s.size) for s, end in zip(self._segments, ends, strict=True)]
+
+    def segment_max_timestamp(self, base_offset: int) -> int:
+        """The greatest timestamp in one segment; where no batch has one, when it was last written."""
+        self.end_offset  # noqa: B018  (as above)
+        segment = self._segments[self._slot(base_offset)]
+        timestamp = segment.max_timestamp[0]
+        return timestamp if timestamp != NO_TIMESTAMP else self._disk.modified_ms(segment.path(LOG))
+
+    # ---- aborted transactions ----------------------------------------------------------------------------
+
+    def add_aborted(self, transaction: AbortedTransaction) -> None:
+        """Remember a transaction in the segment of its marker."""
+        segment = self._segments[self._slot(transaction.last_offset)]
+        segment.transactions.append(transaction)
+        self._with_aborted.add(segment.base_offset)
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in the range, in the order of their markers."""
+        found: list[AbortedTransaction] = []
+        if self._with_aborted:
+            for segment in self._segments[self._slot(start_offset) :]:
+                if segment.base_offset in self._with_aborted:
+                    more, is_complete = segment.transactions.overlapping(start_offset, end_offset)
+                    found += more
+                    if is_complete:
+                        break
+        return found
+
+    # ---- cutting -----------------------------------------------------------------------------------------
+
+    def roll(self, wall_ms: int) -> bool:
+        """Begin a new segment at the end of the log, unless the active one is empty already."""
+        end_offset = self.end_offset
+        if not self._active.size:
+            return False
+        self._roll(end_offset, wall_ms)
+        return True
+
+    def truncate(self, offset: int) -> None:
+        """Drop every batch that reaches to `offset` or behind it."""
+        if offset >= self.end_offset:
+            return
+        while self._bases[-1] > offset:
+            self._drop_last().unlink()
+        active = self._active
+        active.truncate(offset)
+        if active in self._unsynced:
+            self._unsynced.remove(active)
+        self._set_end(active.end_offset)
+
+    def reset(self, offset: int) -> None:
+        """Drop everything and begin anew, empty, at `offset`."""
+        old = self._segments
+        self._segments, self._bases = [], []
+        self._unsynced.clear()
+        self._with_aborted.clear()
+        # The new one comes first, so that a crash leaves a log that ends at or behind `offset`.
+        for segment in old:
+            segment.drop()
+        self._create(offset, _UNKNOWN)
+        for segment in reversed(old):
+            if segment.base_offset != offset:
+                segment.unlink()
+        self._set_end(offset)
+
+    def trim(self, offset: int) -> list[str]:
+        """Rename the segments wholly before `offset` for deletion; never the active one."""
+        doomed: list[str] = []
+        while len(self._bases) > 1 and self._bases[1] <= offset:
+            segment = self._segments[0]
+            if segment.size != segment.reserved:
+                break
+            doomed += segment.doom()
+            del self._segments[0], self._bases[0]
+            self._forget(segment)
+        return doomed
+
+    # ---- durability --------------------------------------------------------------------------------------
+
+    def collect_sync(self) -> SyncWork:
+        """What has to be synced so that all published batches are durable."""
+        end_offset = self.end_offset
+        self._syncing.append([end_offset, end_offset])
+        files: list[File] = []
+        if self.flushed_end_offset < end_offset:
+            files += [segment.file for segment in self._segments[self._slot(self._flushed_end) :]]
+        for segment in self._unsynced:
+            files += [segment.file, *segment.index_files()]
+        self._unsynced = []
+        if self._has_new_names:
+            files.append(self._disk.open_directory(self._directory))
+            self._has_new_names = False
+
+        def run() -> None:
+            for file in files:
+                file.sync()
+
+        return SyncWork(end_offset, run)
+
+    def mark_flushed(self, end_offset: int) -> None:
+        """The sync work with this end offset has succeeded."""
+        for number, (promised, counts) in enumerate(self._syncing):
+            if promised == end_offset:
+                del self._syncing[: number + 1]
+                self._flushed_end = max(self.flushed_end_offset, counts)
+                break
+
+    # ---- inside ------------------------------------------------------------------------------------------
+
+    @property
+    def _active(self) -> Segment:
+        return self._segments[-1]
+
+    def _slot(self, offset: int) -> int:
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def _find(self, offset: int) -> tuple[int, tuple[int, int]] | None:
+        """Slot of the segment, position and size of the first batch that reaches to `offset`."""
+        segments = self._segments
+        slot = len(segments) - 1
+        if offset < self._bases[slot]:
+            slot = self._slot(offset)
+        for number in range(slot, len(segments)):
+            found = segments[number].find(offset)
+            if found is not None:
+                return number, found
+        return None
+
+    def _end_position(self) -> OffsetPosition:
+        segment = self._segments[self._slot(self._end_offset)]
+        return OffsetPosition(segment.base_offset, segment.size)
+
+    def _load(self) -> None:
+        active = self._active
+        active.load()
+        self._end_offset = active.end_offset
+        if self._flushed_end == _UNKNOWN:
+            self._flushed_end = active.end_offset
+
+    def _add(self, segment: Segment) -> None:
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def _create(self, base_offset: int, wall_ms: int) -> Segment:
+        segment = Segment(self._disk, self._directory, base_offset, 0, self._config.index_interval_bytes)
+        segment.create(wall_ms)
+        self._has_new_names = True
+        self._add(segment)
+        self._set_roll_ms()
+        return segment
+
+    def _must_roll(self, segment: Segment, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> bool:
+        reserved = segment.reserved
+        if not reserved:
+            return batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET and batches[0][2] > segment.base_offset
+        if reserved + size > self._config.segment_bytes or batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        first_timestamp = segment.first_timestamp
+        if first_timestamp >= 0:
+            waited_ms = (batches[0][4] if len(batches) == 1 else max([b[4] for b in batches])) - first_timestamp
+        else:
+            if segment.created_ms < 0:
+                segment.created_ms = wall_ms
+            waited_ms = wall_ms - segment.created_ms
+        return waited_ms > self._roll_ms or segment.has_full_index(self._config.segment_index_bytes)
+
+    def _roll(self, base_offset: int, wall_ms: int) -> Segment:
+        previous = self._active
+        if previous.size == previous.reserved:
+            self._finish(previous)
+        return self._create(base_offset, wall_ms)
+
+    def _finish(self, segment: Segment) -> None:
+        segment.finish()
+        if segment not in self._unsynced:
+            self._unsynced.append(segment)
+
+    def _drop_last(self) -> Segment:
+        self._bases.pop()
+        segment = self._segments.pop()
+        self._forget(segment)
+        return segment
+
+    def _forget(self, segment: Segment) -> None:
+        self._with_aborted.discard(segment.base_offset)
+        if segment in self._unsynced:
+            self._unsynced.remove(segment)
+
+    def _set_end(self, end_offset: int) -> None:
+        self._end_offset = end_offset
+        self._flushed_end = min(self.flushed_end_offset, end_offset)
+        for sync in self._syncing:
+            sync[1] = min(sync[1], end_offset)
+
+    def _set_roll_ms(self) -> None:
+        config = self._config
+        limit_ms = min(config.segment_jitter_ms, config.segment_ms)
+        self._roll_ms = config.segment_ms - (self._jitter(limit_ms) if limit_ms else 0)
+
+
+def _timestamp(found: tuple[int, int]) -> int:
+    return found[0]

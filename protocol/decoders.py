@@ -13,6 +13,8 @@ NOT HERE Handing decoders out (`codec.py`).
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from protocol.errors import MalformedRequest
@@ -45,9 +47,29 @@ def _refuse_length(name: str, length: int) -> NoReturn:
     raise MalformedRequest(f"{name} cannot have {length} elements or bytes here")
 
 
-def _compact(buffer: Buffer, position: int) -> tuple[int, int]:
-    """A compact length that did not fit one byte, and the position behind it; `position` is behind that byte."""
+def _long_string(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
+    """A compact string length of several bytes; `position` is behind the first of them."""
+    length, position = read_uvarint(buffer, position - 1)
+    if length > _MAX_STRING_LENGTH + 1:
+        _refuse_length(name, length - 1)
+    return length, position
+
+
+def _long_bytes(buffer: Buffer, position: int) -> tuple[int, int]:
+    """A compact length of bytes or records that takes several bytes."""
     return read_uvarint(buffer, position - 1)
+
+
+def _long_array(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
+    """A compact array length of several bytes, checked: each element takes a byte at least."""
+    count, position = read_uvarint(buffer, position - 1)
+    _check_count(buffer, position, name, count - 1)
+    return count, position
+
+
+def _check_count(buffer: Buffer, position: int, name: str, count: int) -> None:
+    if count > MAX_ARRAY_LENGTH or count > len(buffer) - position:
+        _refuse_length(name, count)
 
 
 def _unknown(message: Message, buffer: Buffer, position: int, count: int) -> int:
@@ -74,28 +96,35 @@ def _keep(message: Message, buffer: Buffer, position: int, tag: int, size: int) 
     return end
 
 
-def _numbers(code: str, buffer: Buffer, position: int, count: int) -> list[Any]:
-    """An array of fixed-width elements, longer than those with a struct of their own."""
-    return list(struct.unpack_from(f">{count}{code}", buffer, position))
+def _numbers(buffer: Buffer, position: int, count: int, code: str, name: str) -> tuple[list[Any] | None, int]:
+    """An array of fixed-width elements that has no struct of its own: a long one, or null (None)."""
+    if count < 0:
+        return None, position
+    _check_count(buffer, position, name, count)
+    codes = f">{code * count}" if code == _UUID else f">{count}{code}"
+    return list(struct.unpack_from(codes, buffer, position)), position + struct.calcsize(codes)
 
 
-def _uuids(buffer: Buffer, position: int, count: int) -> list[bytes]:
-    """An array of uuids."""
-    end = position + 16 * count
-    if end > len(buffer):
-        raise MalformedRequest("an array of uuids runs past the end")
-    return [bytes(buffer[start : start + 16]) for start in range(position, end, 16)]
+def _compact_numbers(buffer: Buffer, position: int, count: int, code: str, name: str) -> tuple[list[Any] | None, int]:
+    """The same behind a compact count, of which `count` is the first byte."""
+    if count > 127:
+        count, position = read_uvarint(buffer, position - 1)
+    return _numbers(buffer, position, count - 1, code, name)
 
 
+_UUID = "16s"
 _FEW = 9  # arrays of fewer numbers have a struct of their own
 
 _NAMES: dict[str, Any] = {
-    "new": object.__new__,
-    "compact": _compact,
+    "check_count": _check_count,
+    "compact_numbers": _compact_numbers,
     "keep": _keep,
+    "long_array": _long_array,
+    "long_bytes": _long_bytes,
+    "long_string": _long_string,
     "malformed": MalformedRequest,
+    "new": object.__new__,
     "numbers": _numbers,
-    "uuids": _uuids,
     "read_uvarint": read_uvarint,
     "refuse": _refuse,
     "refuse_length": _refuse_length,
@@ -106,7 +135,10 @@ _NAMES: dict[str, Any] = {
 
 
 class _DecoderSource(Source):
-    """Writes `decode(b, p)`: b is the buffer, p the position, z the size, n the length or count at hand."""
+    """Writes `decode(b, p)`: b is the buffer, p the position, n the length or count at hand.
+
+    A compact length or count is one more than what it counts, and zero is null; that one more is in `n`.
+    """
 
     def __init__(self, cls: type[Message], version: int) -> None:
         super().__init__(f"decode {cls.__name__} v{version}", _NAMES)
@@ -119,13 +151,12 @@ class _DecoderSource(Source):
         with self.block("def decode(b, p):"):
             # Strings come out of bytes faster than out of a view, and one copy of a small frame costs nothing.
             self.line("if type(b) is not memoryview: b = memoryview(b)" if self.has_records else "b = bytes(b)")
-            self.line("z = len(b)")
             with self.block("try:"):
                 self._struct(cls, "m", 0)
                 self._end_run()
             with self.block("except (struct_error, IndexError):"):
                 self.line("raise malformed('the message is cut short') from None")
-            self.line("if p > z: refuse('the message is cut short')")
+            self.line("if p > len(b): refuse('the message is cut short')")
             self.line("return m, p")
         return self.compile("decode")
 
@@ -142,7 +173,7 @@ class _DecoderSource(Source):
         if self.flexible:
             tagged = [f for f in fields if f.tag is not None and f.is_in(self.version)]
             reader = self._tagged_reader(cls, tagged) if tagged else "unknown"
-            self._length("B", "n")
+            self._length("B")
             self.line(f"if n: p = {reader}({target}, b, p, n)")
 
     def _defaults(self, target: str, fields: list[Field]) -> None:
@@ -163,8 +194,7 @@ class _DecoderSource(Source):
         name = self.constant((cls, "tags"), "T", lambda: None)
         outer, self._run = self._run, []
         with self.function(f"def {name}(m, b, p, n):"):
-            self.line("z = len(b)")
-            self.line("if n > 127: n, p = compact(b, p)")
+            self.line("if n > 127: n, p = read_uvarint(b, p - 1)")
             self.line(f"if n > {MAX_TAGGED_FIELDS}: refuse_length('tagged fields', n)")
             with self.block("for _ in range(n):"):
                 self.line("t, p = read_uvarint(b, p)")
@@ -197,7 +227,7 @@ class _DecoderSource(Source):
     def _nested(self, cls: type[Message], target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
         local = f"m{depth + 1}"
         if nullable:
-            self._length("b", "n")
+            self._length("b")
             self.line(f"if n < 0: {target} = None")
             with self.block("else:"):
                 self._struct(cls, local, depth + 1)
@@ -209,84 +239,99 @@ class _DecoderSource(Source):
             self.line(f"{target} = {local}")
 
     def _string(self, wire: Wire, target: str, nullable: bool) -> None:  # noqa: FBT001
-        what = repr(target.rsplit(".", maxsplit=1)[-1])
-        if self.flexible and wire.kind == "string":
-            self._length("B", "n")
-            self.line("if n > 127: n, p = compact(b, p)")
-            self.line(f"if n > {_MAX_STRING_LENGTH + 1}: refuse_length({what}, n - 1)")
-            null, end = "if not n:", "e = p + n - 1"
-        else:
-            self._length("h", "n")
-            null, end = "if n < 0:", "e = p + n"
         text = "str(b[p:e], 'utf-8', 'replace')" if self.has_records else "b[p:e].decode('utf-8', 'replace')"
-        if nullable:
-            self.line(f"{null} {target} = None")
-            with self.block("else:"):
-                self.line(end)
-                self.line(f"{target} = {text}")
-                self.line("p = e")
+        if self.flexible and wire.kind == "string":
+            self._length("B")
+            self.line(f"if n > 127: n, p = long_string(b, p, {_name(target)!r})")
+            self._slice("if not n:", "e = p + n - 1", target, text, nullable)
         else:
-            self.line(f"{null} refuse_null({what})")
-            self.line(end)
-            self.line(f"{target} = {text}")
-            self.line("p = e")
+            self._length("h")
+            self._slice("if n < 0:", "e = p + n", target, text, nullable)
 
     def _bytes(self, wire: Wire, target: str, nullable: bool) -> None:  # noqa: FBT001
-        what = repr(target.rsplit(".", maxsplit=1)[-1])
-        if self.flexible:
-            self._length("B", "n")
-            self.line("if n > 127: n, p = compact(b, p)")
-            null, end = "if not n:", "e = p + n - 1"
-        else:
-            self._length("i", "n")
-            null, end = "if n < 0:", "e = p + n"
         value = "b[p:e]" if wire.kind == "records" or not self.has_records else "bytes(b[p:e])"
-        self.line(f"{null} {target} = None" if nullable else f"{null} refuse_null({what})")
-        with self.block("else:"):
+        if self.flexible:
+            self._length("B")
+            self.line("if n > 127: n, p = long_bytes(b, p)")
+            self._slice("if not n:", "e = p + n - 1", target, value, nullable)
+        else:
+            self._length("i")
+            self._slice("if n < 0:", "e = p + n", target, value, nullable)
+
+    def _slice(self, null: str, end: str, target: str, value: str, nullable: bool) -> None:  # noqa: FBT001
+        """Take the next bytes, unless they are null."""
+        with self._unless_null(null, target, nullable):
             self.line(end)
             self.line(f"{target} = {value}")
             self.line("p = e")
 
-    def _array(self, wire: Wire, target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
-        assert wire.element is not None
-        what = repr(target.rsplit(".", maxsplit=1)[-1])
-        if self.flexible:
-            self._length("B", "n")
-            self.line("if n > 127: n, p = compact(b, p)")
-            self.line("n -= 1")
+    @contextmanager
+    def _unless_null(self, null: str, target: str, nullable: bool) -> Iterator[None]:  # noqa: FBT001
+        if nullable:
+            self.line(f"{null} {target} = None")
+            with self.block("else:"):
+                yield
         else:
-            self._length("i", "n")
-        self.line(f"if n < 0: {target} = None" if nullable else f"if n < 0: refuse_null({what})")
-        with self.block("else:"):
-            self.line(f"if n > z - p or n > {MAX_ARRAY_LENGTH}: refuse_length({what}, n)")
-            self._elements(wire.element, target, depth)
+            self.line(f"{null} refuse_null({_name(target)!r})")
+            yield
 
-    def _elements(self, element: Wire, target: str, depth: int) -> None:
+    def _array(self, wire: Wire, target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
+        element = wire.element
+        assert element is not None
+        name = _name(target)
+        self._length("B" if self.flexible else "i")
         if element.kind == "fixed":
-            if element.code == "16s":
-                self.line(f"{target} = uuids(b, p, n)")
-                self.line("p += 16 * n")
-                return
-            size = struct.calcsize(">" + element.code)
-            few = self.constant(element.code, "F", lambda: _unpackers(element.code))
-            self.line(f"{target} = [*{few}[n](b, p)] if n < {_FEW} else numbers({element.code!r}, b, p, n)")
-            self.line(f"p += {size} * n")
+            self._numbers(element.code, target, nullable)
             return
-        items, item = f"a{depth}", f"i{depth}"
-        self.line(f"{target} = {items} = []")
-        with self.block("for _ in range(n):"):
-            if element.kind == "struct":
-                assert element.message is not None
-                item = f"m{depth + 1}"
-                self._struct(element.message, item, depth + 1)
-            else:
-                self._value(element, item, nullable=False, depth=depth + 1)
-            self._end_run()
-            self.line(f"{items}.append({item})")
+        if self.flexible:
+            self.line(f"if n > 127: n, p = long_array(b, p, {name!r})")
+            null, count = "if not n:", "n - 1"
+        else:
+            self.line(f"if n > 127: check_count(b, p, {name!r}, n)")
+            null, count = "if n < 0:", "n"
+        with self._unless_null(null, target, nullable):
+            self.line(f"{target} = a{depth} = []")
+            with self.block(f"for _ in range({count}):"):
+                self._element(element, depth)
 
-    def _length(self, code: str, target: str) -> None:
-        """A length or count: the last of its run."""
-        self._run.append((target, code))
+    def _numbers(self, code: str, target: str, nullable: bool) -> None:  # noqa: FBT001
+        """An array of fixed-width elements: a few are unpacked by a struct of their own."""
+        size, name = struct.calcsize(">" + code), _name(target)
+        few = self.constant(code, "F", lambda: [struct.Struct(">" + code * n).unpack_from for n in range(_FEW)])
+        if self.flexible:
+            with self.block(f"if 0 < n <= {_FEW}:"):
+                self.line("n -= 1")
+                self.line(f"{target} = [*{few}[n](b, p)] if n else []")
+                self.line(f"p += {size} * n")
+        else:
+            with self.block(f"if 0 <= n < {_FEW}:"):
+                self.line(f"{target} = [*{few}[n](b, p)] if n else []")
+                self.line(f"p += {size} * n")
+        with self.block("else:"):
+            reader = "compact_numbers" if self.flexible else "numbers"
+            self.line(f"{target}, p = {reader}(b, p, n, {code!r}, {name!r})")
+            if not nullable:
+                self.line(f"if {target} is None: refuse_null({name!r})")
+
+    def _element(self, element: Wire, depth: int) -> None:
+        """One turn of an array's loop: read an element and append it."""
+        item = f"i{depth}"
+        if element.kind == "struct":
+            assert element.message is not None
+            item = f"m{depth + 1}"
+            self._struct(element.message, item, depth + 1)
+        else:
+            self._value(element, item, nullable=False, depth=depth + 1)
+        self._end_run()
+        self.line(f"a{depth}.append({item})")
+
+    def _length(self, code: str) -> None:
+        """A length or count into `n`: the last of its run."""
+        if code == "B" and not self._run:
+            self.line("n = b[p]")
+            self.line("p += 1")
+            return
+        self._run.append(("n", code))
         self._end_run()
 
     def _end_run(self) -> None:
@@ -299,9 +344,9 @@ class _DecoderSource(Source):
         self._run = []
 
 
-def _unpackers(code: str) -> list[Any]:
-    """`unpack_from` for 0 to a few numbers in a row."""
-    return [struct.Struct(f">{count}{code}").unpack_from for count in range(_FEW)]
+def _name(target: str) -> str:
+    """The field in what is assigned to."""
+    return target.rsplit(".", maxsplit=1)[-1]
 
 
 def _holds_records(cls: type[Message]) -> bool:

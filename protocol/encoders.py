@@ -19,7 +19,7 @@ from protocol.schema import Field, Message, Wire, fields_of
 from protocol.source import Source, default_text, is_flexible
 
 _MAX_STRING_LENGTH = 32_767
-_FEW = 9  # arrays of fewer numbers have a struct of their own
+_FEW = 9  # arrays of fewer numbers have structs of their own
 
 
 def compile_encoder(cls: type[Message], version: int) -> Any:
@@ -38,15 +38,9 @@ def _string_length(name: str, length: int) -> bytes:
     return uvarint(length)
 
 
-def _uuids(values: list[bytes]) -> bytes:
-    joined = b"".join(values)
-    if len(joined) != 16 * len(values):
-        raise ValueError("a uuid has 16 bytes")
-    return joined
-
-
 def _numbers(code: str, values: list[Any]) -> bytes:
-    return struct.pack(f">{len(values)}{code}", *values)
+    """An array of fixed-width elements that has no struct of its own."""
+    return struct.pack(f">{code * len(values)}" if code == "16s" else f">{len(values)}{code}", *values)
 
 
 def _size(records: Any) -> int:
@@ -83,7 +77,6 @@ _NAMES: dict[str, Any] = {
     "refuse": _refuse,
     "size": _size,
     "string_length": _string_length,
-    "uuids": _uuids,
     "uvarint": uvarint,
     "write_tagged": _write_tagged,
     "write_unknown": _write_unknown,
@@ -241,27 +234,50 @@ class _EncoderSource(Source):
         element = wire.element
         assert element is not None
         self.line(f"a{depth} = {value}")
+        if element.kind == "fixed":
+            self._numbers(element.code, f"a{depth}")
+            return
         self._length(wire, f"a{depth}", "i", "uvarint(n)")
-        if element.kind == "fixed" and element.code == "16s":
-            self.line(f"o += uuids(a{depth})")
-        elif element.kind == "fixed":
-            few = self.constant(element.code, "F", lambda: _packers(element.code))
-            self.line(f"n = len(a{depth})")
-            self.line(f"o += {few}[n](*a{depth}) if n < {_FEW} else numbers({element.code!r}, a{depth})")
-        else:
-            with self.block(f"for i{depth} in a{depth}:"):
-                if element.kind == "struct":
-                    assert element.message is not None
-                    self._struct(element.message, f"i{depth}", depth + 1)
-                else:
-                    self._value(element, f"i{depth}", nullable=False, depth=depth + 1)
+        with self.block(f"for i{depth} in a{depth}:"):
+            if element.kind == "struct":
+                assert element.message is not None
+                self._struct(element.message, f"i{depth}", depth + 1)
+            else:
+                self._value(element, f"i{depth}", nullable=False, depth=depth + 1)
+            self._end_run()
+
+    def _numbers(self, code: str, values: str) -> None:
+        """An array of fixed-width elements: a few share a struct with their count and with the run before it."""
+        run, self._run = self._run, []
+        codes = "".join(code for _, code in run) + ("B" if self.flexible else "i")
+        few = self.constant(
+            (codes, code), "F", lambda: [struct.Struct(f">{codes}{code * n}").pack for n in range(_FEW)]
+        )
+        count = "n + 1" if self.flexible else "n"
+        arguments = "".join(f"{value}, " for value, _ in run)
+        self.line(f"n = len({values})")
+        if not run and self.flexible:
+            self.line("if not n: o.append(1)")
+        with self.block(f"{'elif' if not run and self.flexible else 'if'} n < {_FEW}:"):
+            self.line(f"o += {few}[n]({arguments}{count}, *{values})")
+        with self.block("else:"):
+            self._run = run
+            if self.flexible:
                 self._end_run()
+                self.line("o += uvarint(n + 1)")
+            else:
+                self._run = [*run, ("n", "i")]
+                self._end_run()
+            self.line(f"o += numbers({code!r}, {values})")
 
     def _end_run(self) -> None:
         if not self._run:
             return
         codes = "".join(code for _, code in self._run)
-        self.line(f"o += {self.packer(codes)}({', '.join(value for value, _ in self._run)})")
+        if codes == "B":
+            self.line(f"o.append({self._run[0][0]})")
+        else:
+            self.line(f"o += {self.packer(codes)}({', '.join(value for value, _ in self._run)})")
         self._run = []
 
 
@@ -272,8 +288,3 @@ def _differs(field: Field, source: str) -> str:
     if field.default in ((), "", False, 0):
         return source if field.wire.kind != "array" or not field.wire.is_nullable else f"{source} is None or {source}"
     return f"{source} != {default_text(field)}"
-
-
-def _packers(code: str) -> list[Any]:
-    """`pack` for 0 to a few numbers in a row."""
-    return [struct.Struct(f">{count}{code}").pack for count in range(_FEW)]

@@ -1,0 +1,185 @@
+"""Decoding and encoding beside kio and kafka-python, in one run: python -m tests.benchmark.codec [seconds per figure].
+
+Every library reads the same bytes and writes its own object of them back; that the bytes are equal is checked first.
+The aim: never slower than kafka-python, encoding never slower than kio. Ours is called as the broker calls it, with
+the compiled function at hand; the others through what they offer to their users.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import kafka.protocol.consumer.fetch as kafka_python_fetch
+import kafka.protocol.metadata as kafka_python_metadata
+import kafka.protocol.producer as kafka_python_producer
+import kio.schema.fetch.v17 as kio_fetch
+import kio.schema.metadata.v13 as kio_metadata
+import kio.schema.produce.v13 as kio_produce
+from kio.serial import entity_reader, entity_writer
+
+from protocol.codec import decoder, encode, encoder
+from protocol.messages import metadata
+from protocol.messages import produce_fetch as pf
+from protocol.schema import Message
+
+BATCH = bytes(61) + bytes(range(256)) * 64  # as large as a batch of 16 KiB; nobody here looks into it
+TOPIC_ID = bytes(range(16))
+
+
+class Case(NamedTuple):
+    name: str
+    message: Message
+    version: int
+    kafka_python: Any
+    kio: Any
+
+
+def fetch_request(partitions: int) -> Message:
+    return pf.FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=52_428_800,
+        session_id=77,
+        session_epoch=3,
+        topics=[
+            pf.FetchTopic(
+                topic_id=TOPIC_ID,
+                partitions=[
+                    pf.FetchPartition(
+                        partition=index,
+                        current_leader_epoch=4,
+                        fetch_offset=10_000 + index,
+                        partition_max_bytes=1_048_576,
+                    )
+                    for index in range(partitions)
+                ],
+            )
+        ],
+        rack_id="",
+    )
+
+
+def produce_request() -> Message:
+    data = pf.PartitionProduceData(index=3, records=BATCH)
+    topics = [pf.TopicProduceData(topic_id=TOPIC_ID, partition_data=[data])]
+    return pf.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
+
+
+def fetch_response(partitions: int) -> Message:
+    """The frame around the records: the regions themselves are never touched, so here they are empty."""
+    rows = [
+        pf.PartitionData(partition_index=index, error_code=0, high_watermark=1000, last_stable_offset=1000, records=b"")
+        for index in range(partitions)
+    ]
+    return pf.FetchResponse(responses=[pf.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=rows)], session_id=77)
+
+
+def metadata_response(partitions: int) -> Message:
+    rows = [
+        metadata.MetadataResponsePartition(
+            error_code=0,
+            partition_index=index,
+            leader_id=1 + index % 3,
+            leader_epoch=5,
+            replica_nodes=[1, 2, 3],
+            isr_nodes=[1, 2, 3],
+        )
+        for index in range(partitions)
+    ]
+    topic = metadata.MetadataResponseTopic(error_code=0, name="flights", topic_id=TOPIC_ID, partitions=rows)
+    brokers = [
+        metadata.MetadataResponseBroker(node_id=node, host="broker.example.org", port=9092) for node in (1, 2, 3)
+    ]
+    return metadata.MetadataResponse(brokers=brokers, cluster_id="x" * 22, controller_id=1, topics=[topic])
+
+
+def cases() -> list[Case]:
+    fetches = kafka_python_fetch.FetchRequest, kio_fetch.request.FetchRequest
+    answers = kafka_python_fetch.FetchResponse, kio_fetch.response.FetchResponse
+    return [
+        Case("Fetch request, 1 partition", fetch_request(1), 17, *fetches),
+        Case("Fetch request, 100 partitions", fetch_request(100), 17, *fetches),
+        Case(
+            "Produce request, one batch",
+            produce_request(),
+            13,
+            kafka_python_producer.ProduceRequest,
+            kio_produce.request.ProduceRequest,
+        ),
+        Case("Fetch response, 1 partition", fetch_response(1), 17, *answers),
+        Case("Fetch response, 100 partitions", fetch_response(100), 17, *answers),
+        Case(
+            "Metadata response, 1,000 partitions",
+            metadata_response(1000),
+            13,
+            kafka_python_metadata.MetadataResponse,
+            kio_metadata.response.MetadataResponse,
+        ),
+    ]
+
+
+def runs(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+    """Per library what decodes and what encodes, after a check that all agree on the bytes."""
+    cls, version, frame = type(case.message), case.version, encode(case.message, case.version)
+    read, write = decoder(cls, version), encoder(cls, version)
+    ours = read(frame, 0)[0]
+    received = bytearray(frame)  # what a connection hands over
+    theirs = case.kafka_python.decode(frame, version=version)
+    theirs._header = None  # its decoder leaves this unset, its encoder asks for it
+    kio_read, kio_write = entity_reader(case.kio), entity_writer(case.kio)
+    kio_object = kio_read(frame, 0)[0]
+
+    def write_kio() -> bytes:
+        buffer = io.BytesIO()
+        kio_write(buffer, kio_object)
+        return buffer.getvalue()
+
+    for encoded in (encode(ours, version), theirs.encode(version=version), write_kio()):
+        assert encoded == frame, f"{case.name}: the libraries disagree"
+    return {
+        "ours": (lambda: read(received, 0), lambda: write(ours)),
+        "kafka-python": (
+            lambda: case.kafka_python.decode(frame, version=version),
+            lambda: theirs.encode(version=version),
+        ),
+        "kio": (lambda: kio_read(frame, 0), write_kio),
+    }
+
+
+def microseconds(call: Callable[[], Any], seconds: float) -> float:
+    """The best of several rounds: the least disturbed one."""
+    call()
+    start = time.perf_counter()
+    call()
+    count = max(1, int(seconds / 8 / max(time.perf_counter() - start, 1e-7)))
+    best = float("inf")
+    for _ in range(8):
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        best = min(best, (time.perf_counter() - start) / count)
+    return best * 1e6
+
+
+def main() -> int:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 0.4
+    print(f"{'microseconds':46}{'ours':>9}{'kafka-python':>14}{'kio':>10}{'ours/k-p':>10}{'ours/kio':>10}")
+    missed = 0
+    for case in cases():
+        libraries = runs(case)
+        for side, label in enumerate(("decode", "encode")):
+            took = {name: microseconds(pair[side], seconds) for name, pair in libraries.items()}
+            ours, kafka_python, kio = took["ours"], took["kafka-python"], took["kio"]
+            is_slow = ours > kafka_python or (label == "encode" and ours > kio)
+            missed += is_slow
+            figures = f"{ours:9.2f}{kafka_python:14.2f}{kio:10.2f}{ours / kafka_python:10.2f}{ours / kio:10.2f}"
+            print(f"{label + ' ' + case.name:46}{figures}{'  missed' if is_slow else ''}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

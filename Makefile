@@ -61,29 +61,34 @@ clean: ## remove the virtual environment and what tools left behind
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	    "$$python" -m venv .venv && exit 0; \
 	    rm -rf .venv; \
-	    echo "$$python cannot make a virtual environment: install its venv module (Debian: python3-venv) and run make again." >&2; \
+	    echo "$$python cannot make a virtual environment: install its venv module (Debian: python3-venv), then make again." >&2; \
 	    exit 1; \
 	  fi; \
 	done; \
-	echo "Barnabas needs Python 3.11 or newer, found $$({ python3 --version || echo none; } 2>&1 | head -1): install one and say make PYTHON=/path/to/python3." >&2; \
+	first=$(firstword $(PYTHON)); \
+	found=$$("$$first" --version 2>/dev/null) || found="not there"; \
+	echo "Barnabas needs Python 3.11 or newer; $$first is $$found: install one and say make PYTHON=/path/to/python3." >&2; \
 	exit 1
 
-.venv/.run: pyproject.toml constraints.txt | .venv/bin/python
+# Each layer holds the ones before it, so a larger one stands for the smaller ones too.
+LAYERS := pyproject.toml constraints.txt | .venv/bin/python
+
+.venv/.run: $(LAYERS)
 	@echo "setting up .venv" >&2
 	@$(PIP) .
-	@touch $@
+	@touch .venv/.run
 
-.venv/.demo: .venv/.run
-	@echo "adding Spark, matplotlib and the flights to .venv" >&2
+.venv/.demo: $(LAYERS)
+	@echo "setting up .venv with Spark, matplotlib and the flights" >&2
 	@$(PIP) '.[demo]'
-	@touch $@
+	@touch .venv/.run .venv/.demo
 
-.venv/.test: .venv/.demo
-	@echo "adding pytest and the clients to .venv" >&2
+.venv/.test: $(LAYERS)
+	@echo "setting up .venv with Spark, the flights, clients and pytest" >&2
 	@$(PIP) '.[test]'
-	@touch $@
+	@touch .venv/.run .venv/.demo .venv/.test
 
-.venv/.check: .venv/.test
-	@echo "adding ruff, mypy and import-linter to .venv" >&2
+.venv/.check: $(LAYERS)
+	@echo "setting up .venv with Spark, the flights, clients, pytest, ruff, mypy and import-linter" >&2
 	@$(PIP) '.[test,check]'
-	@touch $@
+	@touch .venv/.run .venv/.demo .venv/.test .venv/.check

@@ -1,0 +1,129 @@
+"""The wheel in a clean environment, beside a user's own modules `storage` and `broker`.
+
+RULES    1. Nothing but `barnabas` lands in site-packages.
+         2. The daemon runs its own modules whatever lies in the working directory, and user code runs its own.
+         3. The command, the context manager and the fixtures work as installed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+USER_TEST = """
+import storage
+import broker
+from kafka import KafkaConsumer, KafkaProducer
+
+def test_round_trip(kafka_broker, kafka_topic):
+    assert storage.MINE == broker.MINE == "the user's own"
+    producer = KafkaProducer(bootstrap_servers=kafka_broker.bootstrap)
+    producer.send(kafka_topic, key=b"k", value=b"v").get(timeout=10)
+    producer.close()
+    consumer = KafkaConsumer(
+        kafka_topic, bootstrap_servers=kafka_broker.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=10_000
+    )
+    record = next(consumer)
+    assert (record.key, record.value) == (b"k", b"v")
+    consumer.close()
+
+def test_a_broker_of_its_own(tmp_path):
+    import barnabas
+    with barnabas.Broker(tmp_path / "data", settings={"num.partitions": 3}) as own:
+        assert own.is_running
+    assert not own.is_running
+"""
+
+
+def run(*command: object, cwd: Path, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    built = run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
+    assert built.returncode == 0, built.stderr
+    (path,) = folder.glob("barnabas-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The python of an environment that holds the wheel, what it asks for, a client and pytest."""
+    folder = tmp_path_factory.mktemp("clean")
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+    wanted = (wheel, "pytest", "kafka-python")
+    installed = run(*pip, "--constraint", ROOT / "constraints.txt", *wanted, cwd=folder)
+    assert installed.returncode == 0, installed.stderr
+    return python
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    """A working directory with a user's own `storage` and `broker`, both of which stop whoever imports them amiss."""
+    for name in ("storage", "broker", "protocol", "replication"):
+        (tmp_path / f"{name}.py").write_text('MINE = "the user\'s own"\n')
+    return tmp_path
+
+
+def test_the_wheel_puts_one_name_into_site_packages(wheel: Path) -> None:
+    """Rule 1: and it carries all four floors inside that name, the faces of packages included."""
+    with ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"barnabas"}
+    carried = {name.removeprefix("barnabas/_daemon/") for name in names if name.startswith("barnabas/_daemon/")}
+    here = {
+        str(path.relative_to(ROOT))
+        for floor in ("broker", "protocol", "replication", "storage")
+        for path in (ROOT / floor).rglob("*.py")
+    }
+    assert carried >= here
+
+
+def test_the_command_serves_beside_foreign_modules(clean: Path, workplace: Path) -> None:
+    """Rule 2, for `barnabas serve` and `python -m barnabas serve`."""
+    for command in ([clean.with_name("barnabas")], [clean, "-m", "barnabas"]):
+        daemon = subprocess.Popen(
+            [*command, "serve", "--listen", "127.0.0.1:0", "--data-dir", "data"],
+            cwd=workplace,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with daemon:
+            assert daemon.stdout is not None
+            assert daemon.stderr is not None
+            ready = daemon.stdout.readline()
+            daemon.terminate()
+            assert ready.startswith("barnabas ready on 127.0.0.1:"), daemon.stderr.read()
+            assert daemon.wait(20) == 0
+
+
+def test_the_fixtures_work_beside_foreign_modules(clean: Path, workplace: Path) -> None:
+    """Rules 2 and 3: a user's test suite, run by the environment's own pytest."""
+    (workplace / "test_theirs.py").write_text(USER_TEST)
+    outcome = run(clean, "-m", "pytest", "-q", "test_theirs.py", cwd=workplace)
+    assert "2 passed" in outcome.stdout, outcome.stdout + outcome.stderr
+
+
+def test_the_version_is_told(clean: Path, workplace: Path) -> None:
+    """Rule 3."""
+    assert run(clean.with_name("barnabas"), "--version", cwd=workplace).stdout == "barnabas 0.1.0\n"

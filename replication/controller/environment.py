@@ -1,0 +1,28 @@
+"""What a decision may look at besides the image: this node's own settings, and dice that are handed in.
+
+RULES    1. Decisions are functions of (image, environment, request): nothing else, so a test or a simulation can
+            repeat them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from storage.settings import Setting
+
+
+class Environment(NamedTuple):
+    """The part of a decision that is this node's own."""
+
+    node_id: int
+    settings: Mapping[str, str]
+    """The broker settings that were given at the start, as text, under the broker's names."""
+    broker_setting: Callable[[str], Setting | None]
+    """The row of a broker setting, or None when there is no such setting."""
+    num_partitions: int
+    default_replication_factor: int
+    new_id: Callable[[], bytes]
+    """A fresh topic id."""
+    random_below: Callable[[int], int]
+    """A random number from 0 to below the given one."""

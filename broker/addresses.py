@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.handlers.router import ConnectionInfo
+from broker.network.exchange import ConnectionInfo
 from replication.image import BrokerImage, MetadataImage
 
 

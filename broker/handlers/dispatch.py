@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from broker.handlers.router import CloseConnection, ConnectionInfo, Handler, Pending, RequestContext, Router
+from broker.handlers.router import Handler, Pending, RequestContext, Router
+from broker.network.exchange import CloseConnection, ConnectionInfo
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decoder, encoder
 from protocol.errors import ErrorCode, MalformedRequest

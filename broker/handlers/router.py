@@ -14,44 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from broker.network.exchange import CloseConnection, ConnectionInfo
 from protocol.schema import Message
 
-
-class CloseConnection(Exception):
-    """A handler's wish to end the connection without an answer; the message is logged.
-
-    Apache Kafka does so where the protocol leaves no room for an error: a failed Produce with acks=0.
-    """
-
-
-class ConnectionInfo:
-    """What a handler may know of the connection that a request came in on."""
-
-    __slots__ = (
-        "connection_id",
-        "listener_name",
-        "local_host",
-        "local_port",
-        "muted_until_mono_ms",
-        "peer_host",
-        "peer_port",
-        "principal",
-    )
-
-    def __init__(
-        self,
-        connection_id: int,
-        listener_name: str,
-        local: tuple[str, int],
-        peer: tuple[str, int],
-        principal: str,
-    ) -> None:
-        self.connection_id = connection_id
-        self.listener_name = listener_name
-        self.local_host, self.local_port = local
-        self.peer_host, self.peer_port = peer
-        self.principal = principal
-        self.muted_until_mono_ms = 0
+__all__ = ["CloseConnection", "ConnectionInfo", "Handler", "Pending", "RequestContext", "Route", "Router"]
 
 
 class RequestContext:

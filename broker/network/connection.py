@@ -15,8 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from broker.handlers.dispatch import Dispatcher, PendingParts
-from broker.handlers.router import CloseConnection, ConnectionInfo
+from broker.network.exchange import CloseConnection, ConnectionInfo, Dispatch, Later
 from broker.network.sender import RegionEnded, Sender
 from broker.network.wire import Wire
 from protocol.errors import MalformedRequest
@@ -32,7 +31,7 @@ class Connection:
     """The life of one accepted socket; everything happens in the loop's callbacks."""
 
     __slots__ = (
-        "_busy", "_dispatcher", "_frames", "_is_reading", "_is_writing", "_loop", "_on_close", "_pending", "_reader",
+        "_busy", "_dispatch", "_frames", "_is_reading", "_is_writing", "_loop", "_on_close", "_pending", "_reader",
         "_sender", "_wire", "info", "is_closed", "last_active_mono_ms",
     )  # fmt: skip
 
@@ -41,19 +40,19 @@ class Connection:
         loop: asyncio.AbstractEventLoop,
         wire: Wire,
         info: ConnectionInfo,
-        dispatcher: Dispatcher,
+        dispatch: Dispatch,
         reader: FrameReader,
         on_close: Callable[[Connection], None],
     ) -> None:
         self._loop = loop
         self._wire = wire
         self.info = info
-        self._dispatcher = dispatcher
+        self._dispatch = dispatch
         self._reader = reader
         self._on_close = on_close
         self._sender = Sender(wire)
         self._frames: deque[bytearray] = deque()
-        self._pending: PendingParts | None = None
+        self._pending: Later | None = None
         self._busy = False
         self._is_reading = False
         self._is_writing = False
@@ -113,18 +112,18 @@ class Connection:
         now_ms = time.monotonic_ns() // 1_000_000
         self.last_active_mono_ms = now_ms
         try:
-            answer = self._dispatcher.dispatch(frame, self.info, now_ms)
+            answer = self._dispatch(frame, self.info, now_ms)
         except (MalformedRequest, CloseConnection) as error:
             self._end_for(error)
             return
         if answer is None:
             return
-        if isinstance(answer, PendingParts):
+        if isinstance(answer, list):
+            self._send(answer)
+        else:
             self._busy = True
             self._pending = answer
             answer.deliver_to(self._deliver, self._end_because)
-        else:
-            self._send(answer)
 
     def _deliver(self, parts: list[Part] | None) -> None:
         """A pending answer has come (on the loop)."""

@@ -16,9 +16,8 @@ import time
 from collections import Counter
 
 from broker.config import SocketSettings
-from broker.handlers.dispatch import Dispatcher
-from broker.handlers.router import ConnectionInfo
 from broker.network.connection import Connection
+from broker.network.exchange import ConnectionInfo, Dispatch
 from broker.network.wire import PlainWire
 from broker.security.authorizer import ANONYMOUS
 from protocol.framing import SCRATCH_BYTES, FrameReader
@@ -38,12 +37,12 @@ class Listener:
         name: str,
         host: str,
         port: int,
-        dispatcher: Dispatcher,
+        dispatch: Dispatch,
         settings: SocketSettings,
     ) -> None:
         self._loop = loop
         self.name = name
-        self._dispatcher = dispatcher
+        self._dispatch = dispatch
         self._settings = settings
         self._scratch = bytearray(SCRATCH_BYTES)
         self._connections: set[Connection] = set()
@@ -131,7 +130,7 @@ class Listener:
             self._loop,
             PlainWire(accepted),
             info,
-            self._dispatcher,
+            self._dispatch,
             FrameReader(settings.request_max_bytes, self._scratch),
             self._forget,
         )

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 from crc32c import crc32c
 
@@ -192,7 +192,7 @@ class Record(NamedTuple):
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`; its records, as far as they are there, and its CRC are not looked at."""
     if len(buffer) - position < BATCH_OVERHEAD:
-        return _refuse_short(buffer, position)
+        _refuse_short(buffer, position)
     header: BatchHeader = _new_tuple(BatchHeader, HEADER.unpack_from(buffer, position))
     if header[3] != MAGIC or header[1] < BATCH_OVERHEAD - LOG_OVERHEAD:
         raise _refused(header[3], header[1])
@@ -205,7 +205,9 @@ def headers(buffer: Buffer) -> list[tuple[int, BatchHeader]]:
     position, end = 0, len(buffer)
     while end - position >= LOG_OVERHEAD:
         (length,) = _I32.unpack_from(buffer, position + LENGTH_POSITION)
-        if 0 <= end - position - LOG_OVERHEAD < length and length >= SMALLEST_OLD_MESSAGE:
+        if length < SMALLEST_OLD_MESSAGE:
+            raise _refused(MAGIC, length)
+        if length > end - position - LOG_OVERHEAD:
             break
         header = parse_header(buffer, position)
         found.append((position, header))
@@ -247,11 +249,15 @@ def set_log_append_time(
     return set_max_timestamp(buffer, position, header, TimestampType.LOG_APPEND_TIME, wall_ms)
 
 
-def _refuse_short(buffer: Buffer, position: int) -> BatchHeader:
-    there = len(buffer) - position
+def _refuse_short(buffer: Buffer, position: int) -> NoReturn:
+    there = max(len(buffer) - position, 0)
+    if there >= LOG_OVERHEAD:
+        (length,) = _I32.unpack_from(buffer, position + LENGTH_POSITION)
+        if length < SMALLEST_OLD_MESSAGE:
+            raise _refused(MAGIC, length)
     if there > MAGIC_POSITION and (magic := buffer[position + MAGIC_POSITION]) != MAGIC:
         raise _refused(magic if magic < 0x80 else magic - 0x100, SMALLEST_OLD_MESSAGE)
-    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch's header is cut off after {max(there, 0)} bytes")
+    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch's header is cut off after {there} bytes")
 
 
 def _refused(magic: int, length: int) -> KafkaError:

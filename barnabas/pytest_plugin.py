@@ -24,6 +24,8 @@ import pytest
 from barnabas.embedded import Broker
 
 PARTITIONS = 4
+SETTINGS = {"group.initial.rebalance.delay.ms": "100"}
+"""Kafka waits three seconds for more members before a new group begins: too long for each test."""
 _RUN = secrets.token_hex(4)
 _numbers = itertools.count(1)
 
@@ -56,7 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "barnabas_settings",
         type="linelist",
         default=[],
-        help="settings of the broker that the fixture kafka_broker starts, one name=value a line",
+        help="settings of the broker that the fixture kafka_broker starts, one name=value a line; "
+        "group.initial.rebalance.delay.ms is 100 unless it is named",
     )
 
 
@@ -68,8 +71,8 @@ def kafka_broker(pytestconfig: pytest.Config) -> Iterator[KafkaBroker]:
         yield ForeignBroker(str(foreign))
         return
     lines: list[str] = pytestconfig.getini("barnabas_settings")
-    settings = dict(line.split("=", 1) for line in lines)
-    with Broker(settings=settings) as broker:
+    named = dict(line.split("=", 1) for line in lines)
+    with Broker(settings={**SETTINGS, **named}) as broker:
         yield broker
 
 

@@ -1,0 +1,39 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "README.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+
+
+def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_example_of_the_fixtures_passes(tmp_path: Path) -> None:
+    """The first block is a test file."""
+    (tmp_path / "test_example.py").write_text(EXAMPLES[0])
+    outcome = run("-m", "pytest", "-q", "test_example.py", cwd=tmp_path)
+    assert "1 passed" in outcome.stdout, outcome.stdout + outcome.stderr
+
+
+def test_the_example_of_the_context_manager_runs(tmp_path: Path) -> None:
+    """The second block is a program."""
+    outcome = run("-c", EXAMPLES[1], cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    assert re.fullmatch(r"127\.0\.0\.1:\d+\n", outcome.stdout)
+
+
+@pytest.mark.parametrize("target", re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)", TEXT, re.MULTILINE))
+def test_every_make_target_it_names_is_there(target: tuple[str, str]) -> None:
+    """`make help` lists them."""
+    name = target[0] or target[1]
+    assert re.search(rf"^{name}:", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -5,6 +5,7 @@ RULES    1. A function has at most 70 lines and a file at most 600. What is long
          2. Every module says what it is, and evaluates no annotation.
          3. An `__init__.py` is a docstring: names are imported from the module that defines them.
          4. A banned call comes with what to say instead.
+         5. What nobody imports is deleted; doors from outside are listed.
 NOT HERE Style (ruff), types (mypy), directions of import (import-linter in pyproject.toml).
 """
 
@@ -34,6 +35,15 @@ LONG_FILES: dict[str, int] = {}
 SPEAKING_FACES = {
     "barnabas/__init__.py": "barnabas.Broker is the name that users are promised; it is looked up lazily",
 }
+
+
+DOORS = {
+    "barnabas.__main__": "python -m barnabas",
+    "barnabas.pipeline.command": "imported when the verb is pipeline",
+    "barnabas.pytest_plugin": "pytest's entry point",
+    "broker.cli": "imported when the verb is the daemon's",
+}
+"""Modules that something else than an import statement leads to."""
 
 
 class Ban(NamedTuple):
@@ -185,3 +195,24 @@ def test_no_handler_swallows_everything() -> None:
         if isinstance(node, ast.ExceptHandler) and node.type is None
     ]
     assert not faults, f"name the exception: {faults}"
+
+
+def imported_names(module: Module) -> Iterator[str]:
+    """Every dotted name that may be a module of ours."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_no_module_is_dead() -> None:
+    """Rule 5: a test alone does not keep a module alive."""
+    ours = [module for module in modules() if not module.path.startswith("tests/")]
+    imported = {name for module in ours for name in imported_names(module)}
+    names = {
+        module.path.removesuffix(".py").replace("/", ".") for module in ours if not module.path.endswith("__init__.py")
+    }
+    assert names - imported - DOORS.keys() == set()
+    assert DOORS.keys() <= names, "a door without a room"

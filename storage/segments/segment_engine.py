@@ -103,9 +103,16 @@ class SegmentEngine:
         if recovery_point is not None:
             self._flushed_end = recovery_point
             starts.append(self._bases[self._slot(recovery_point)])
-        elif not self._active.size:
+        if starts:
+            self._end_offset = min(starts)
+            return self._end_offset
+        if not self._active.size:
             self._end_offset = self._flushed_end = self._active.base_offset
-        return min(starts, default=None)
+        return None
+
+    def bytes_to_recover(self, start_offset: int) -> int:
+        """How much `recover` would have to read."""
+        return sum([segment.size for segment in self._segments[self._slot(start_offset) :]])
 
     def recover(self, start_offset: int, visit: Visit) -> None:
         """Check all from the segment that holds `start_offset` on; cut at the first damage."""
@@ -122,8 +129,6 @@ class SegmentEngine:
         slot = self._slot(start_offset)
         ahead = self._segments[slot:]
         del self._segments[slot:], self._bases[slot:]
-        if self._flushed_end == _UNKNOWN:
-            self._flushed_end = ahead[-1].base_offset
         while ahead:
             segment = ahead.pop(0)
             self._add(segment)
@@ -140,7 +145,8 @@ class SegmentEngine:
                 segment.release(forget=True)
         self._unsynced.pop()
         self._has_new_names = True
-        self._flushed_end = min(self._flushed_end, self._end_offset)
+        if self._flushed_end == _UNKNOWN or self._flushed_end > self._end_offset:
+            self._flushed_end = self._end_offset
 
     def close(self) -> None:
         """Write out the indexes and let go; what lies behind the published end is cut off."""
@@ -277,6 +283,8 @@ class SegmentEngine:
             return b""
         slot, (position, size) = found
         segment = self._segments[slot]
+        if segment.base_offset >= self._end_offset:
+            return b""  # not recovered yet
         data = segment.file.pread(min(max(max_bytes, size), segment.size - position), position)
         whole, end = 0, len(data) - LOG_OVERHEAD
         while whole <= end:

@@ -1,0 +1,95 @@
+"""Batches with offsets, and the three steps of an append, for tests of segments and engines.
+
+NOT HERE Batches as clients send them, good and broken (`tests/support/batches.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from protocol.records import BatchBuilder, headers
+from storage.disk import Disk
+from storage.engine import BatchInfo, Reservation
+from storage.log_config import LogConfig
+from storage.segments.segment_engine import SegmentEngine
+
+NOW_MS = 1_700_000_000_000
+
+
+def batch(base_offset: int, count: int = 1, *, timestamp_ms: int = NOW_MS, size: int = 0, epoch: int = 0) -> bytes:
+    """A batch of `count` records, `size` bytes long when that is given."""
+
+    def build(last_value: bytes) -> bytes:
+        builder = BatchBuilder(base_offset, leader_epoch=epoch)
+        for number in range(count):
+            value = b"%d" % (base_offset + number) if number < count - 1 else last_value
+            builder.append(timestamp_ms, None, value)
+        return bytes(builder.build())
+
+    data = build(b"")
+    for padding in range(size - len(data), -1, -1):
+        data = build(bytes(padding))
+        if len(data) == size:
+            break
+    assert size in {0, len(data)}, f"no batch of {count} records has {size} bytes"
+    return data
+
+
+def infos(data: bytes) -> tuple[BatchInfo, ...]:
+    """What an engine is told of batches."""
+    return tuple(
+        BatchInfo(position, h.size, h.base_offset, h.last_offset, h.max_timestamp, h.leader_epoch)
+        for position, h in headers(data)
+    )
+
+
+def append(engine: SegmentEngine, data: bytes, *, wall_ms: int = NOW_MS) -> Reservation:
+    """Reserve, write, publish."""
+    reservation = engine.reserve(len(data), infos(data), wall_ms)
+    engine.write(reservation, data)
+    engine.publish(reservation)
+    return reservation
+
+
+def opened(directory: Path | str, config: LogConfig | None = None, *, disk: Disk | None = None) -> SegmentEngine:
+    """An engine on a directory that needs no recovery."""
+    engine = SegmentEngine(disk or Disk(), str(directory), config or LogConfig())
+    assert engine.open(None) is None
+    return engine
+
+
+def filled(
+    directory: Path | str,
+    batches: int,
+    *,
+    records: int = 1,
+    size: int = 1000,
+    config: LogConfig | None = None,
+    disk: Disk | None = None,
+) -> SegmentEngine:
+    """An engine with `batches` batches of `records` records and `size` bytes, timestamps a millisecond apart."""
+    engine = opened(directory, config, disk=disk)
+    for number in range(batches):
+        append(engine, batch(records * number, records, timestamp_ms=NOW_MS + number, size=size))
+    return engine
+
+
+def bytes_of(regions: Iterable[object]) -> bytes:
+    """What a reader would be sent."""
+    data = b""
+    for region in regions:
+        data += os.pread(region.file.fileno(), region.length, region.position)  # type: ignore[attr-defined]
+    return data
+
+
+def read(engine: SegmentEngine, offset: int, max_bytes: int = 1 << 30, max_offset: int | None = None) -> bytes:
+    """What `locate` finds, as bytes."""
+    end_offset = engine.end_offset if max_offset is None else max_offset
+    return bytes_of(engine.locate(offset, max_bytes, end_offset, min_one_batch=True).regions)
+
+
+def contents(directory: Path | str) -> dict[str, bytes]:
+    """Every file of a directory by name."""
+    return {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir()) if path.is_file()}

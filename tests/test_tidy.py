@@ -73,6 +73,10 @@ BANS = (
         )
     ),
     Ban("asyncio.sleep", ("tests",), "wait for the event itself, or move the fake clock", ("tests/support/",)),
+    *(
+        Ban(call, ("protocol", "storage", "replication"), "time comes in as wall_ms or mono_ms")
+        for call in ("datetime.now", "datetime.utcnow", "datetime.datetime.now", "datetime.datetime.utcnow")
+    ),
     Ban("os.system", PACKAGES, "call subprocess.run with a list"),
 )
 

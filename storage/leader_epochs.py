@@ -1,0 +1,123 @@
+"""Which leader epoch began at which offset: where a replica that was cut off left the common history.
+
+RULES    1. Epochs and start offsets both ascend. A new entry drops the entries that contradict it.
+         2. The table follows the log: an entry stands for the batches from its start offset to the next entry's.
+         3. The file may be behind the table, but not further than recovery reads the log again: it is written before
+            the log's recovery point moves, when the log is cut, and on close.
+NOT HERE Who asks for a diverging epoch, and what a leader's epoch permits (replication/partition.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from storage.checkpoints import read_epochs, write_epochs
+from storage.disk import Disk
+
+UNDEFINED: Final = -1
+
+
+class LeaderEpochs:
+    """The table of one partition and its checkpoint file."""
+
+    __slots__ = ("_disk", "_epochs", "_is_written", "_offsets", "latest", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self._epochs: list[int] = []
+        self._offsets: list[int] = []
+        self.latest = UNDEFINED
+        """The last epoch in the table; -1 when there is none."""
+        entries = read_epochs(disk, path)
+        for epoch, offset in entries:
+            self.assign(epoch, offset)
+        self._is_written = self.entries() == entries
+
+    @property
+    def needs_write(self) -> bool:
+        """Whether the file is behind the table."""
+        return not self._is_written
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset), ascending."""
+        return list(zip(self._epochs, self._offsets, strict=True))
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Begin an epoch at an offset, unless it has begun there or before."""
+        epochs, offsets = self._epochs, self._offsets
+        if epoch < 0 or (epoch == self.latest and start_offset >= offsets[-1]):
+            return
+        keep = min(bisect_left(epochs, epoch), bisect_left(offsets, start_offset))
+        epochs[keep:] = [epoch]
+        offsets[keep:] = [start_offset]
+        self.latest = epoch
+        self._is_written = False
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch known that is not above `epoch`, and where it ended; (-1, -1) when that is unknown."""
+        if epoch < 0:
+            return UNDEFINED, UNDEFINED
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        above = bisect_right(self._epochs, epoch)
+        if above == len(self._epochs):
+            return UNDEFINED, UNDEFINED
+        return (self._epochs[above - 1] if above else epoch), self._offsets[above]
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch that an offset belongs to; -1 before the first entry."""
+        slot = bisect_right(self._offsets, offset) - 1
+        return self._epochs[slot] if slot >= 0 else UNDEFINED
+
+    def previous(self, epoch: int) -> int:
+        """The last epoch before `epoch`; -1 when there is none."""
+        slot = bisect_left(self._epochs, epoch) - 1
+        return self._epochs[slot] if slot >= 0 else UNDEFINED
+
+    def start_of(self, epoch: int) -> int | None:
+        """Where an epoch began."""
+        slot = bisect_left(self._epochs, epoch)
+        return self._offsets[slot] if slot < len(self._epochs) and self._epochs[slot] == epoch else None
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget the epochs that began at or behind the log's new end."""
+        keep = bisect_left(self._offsets, end_offset)
+        if keep < len(self._offsets):
+            self._keep(self._epochs[:keep], self._offsets[:keep])
+
+    def trim(self, start_offset: int) -> None:
+        """Forget the epochs that ended at or before the log's new start; the one that holds it begins there now."""
+        first = bisect_right(self._offsets, start_offset) - 1
+        if first < 0 or self._offsets[first] == start_offset == self._offsets[0]:
+            return
+        self._keep(self._epochs[first:], [start_offset, *self._offsets[first + 1 :]])
+
+    def clear(self) -> None:
+        """Forget all."""
+        if self._epochs:
+            self._keep([], [])
+
+    def write(self, *, sync: bool) -> None:
+        """Bring the file up to date now."""
+        if not self._is_written:
+            write_epochs(self._disk, self.path, self.entries(), sync=sync)
+            self._is_written = True
+
+    def collect_write(self) -> Callable[[], None] | None:
+        """The write as closed work for a thread, or None; counts as done, since a failure takes the directory away."""
+        if self._is_written:
+            return None
+        self._is_written = True
+        return _writing(self._disk, self.path, self.entries())
+
+    def _keep(self, epochs: list[int], offsets: list[int]) -> None:
+        self._epochs, self._offsets = epochs, offsets
+        self.latest = epochs[-1] if epochs else UNDEFINED
+        self._is_written = False
+
+
+def _writing(disk: Disk, path: str, entries: Iterable[tuple[int, int]]) -> Callable[[], None]:
+    return lambda: write_epochs(disk, path, entries, sync=True)

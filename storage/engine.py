@@ -117,7 +117,14 @@ class Engine(Protocol):
         Returns:
             The offset from which `recover` has to run (at or before the recovery point, where a segment starts),
             or None when there is nothing to recover. Also after a clean close the files may turn out not to fit.
+            Until `recover` has run, only what lies before the returned offset can be read, and only by
+            `read_batches`. Afterwards the flushed end is the end after a clean close, else the recovery point, or
+            the end where that is less.
         """
+        ...
+
+    def bytes_to_recover(self, start_offset: int) -> int:
+        """How much `recover` will read from there on; asked before it. Opens no file."""
         ...
 
     def recover(self, start_offset: int, visit: Visit) -> None:
@@ -135,6 +142,10 @@ class Engine(Protocol):
 
     def delete(self) -> None:
         """Close, and give up all data of this partition; removing the partition's directory is the caller's."""
+        ...
+
+    def close_idle(self) -> None:
+        """Let go of descriptors that were not needed since the last call; the next use opens files again."""
         ...
 
     def update_config(self, config: LogConfig) -> None:

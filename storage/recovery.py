@@ -1,0 +1,119 @@
+"""Opening a log: what lies on disk made into an engine, leader epochs and producers that agree.
+
+RULES    1. After a clean close nothing is scanned: the newest snapshot tells the producers, and only batches behind it
+            (there are none, if the close was ours) are read.
+         2. Otherwise every batch from the segment of the recovery point on is checked, the log is cut at the first
+            that is not whole, and epochs, producers and aborted transactions of that range come from the batches.
+         3. Producers are known at the start of what is scanned: from a snapshot, and from the batches between it and
+            there.
+         4. A log that ends before its start offset (all of it was deleted, then the rest was lost) is empty there.
+NOT HERE Checking batches (the engine's `recover`); which logs need it and when (log_manager.py).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from protocol.records import BatchHeader, headers
+from storage.checkpoints import LEADER_EPOCHS
+from storage.disk import Disk
+from storage.engine import AbortedTransaction, Buffer, Engine
+from storage.leader_epochs import LeaderEpochs
+from storage.producers import CompletedTransaction, ProducerState, end_txn_of
+from storage.snapshots import Snapshots
+
+REPLAY_BYTES = 1024 * 1024
+
+
+class OpenParts(NamedTuple):
+    """What an open log consists of."""
+
+    engine: Engine
+    epochs: LeaderEpochs
+    producers: ProducerState
+    snapshots: Snapshots
+    log_start_offset: int
+
+
+def open_parts(
+    disk: Disk, directory: str, name: str, engine: Engine, *, recovery_point: int | None, log_start_offset: int
+) -> OpenParts:
+    """Open the log that lies in a partition's directory.
+
+    Args:
+        disk: the file system.
+        directory: the partition's.
+        name: of the partition, for what producers are told.
+        engine: not opened yet.
+        recovery_point: None after a clean close.
+        log_start_offset: as it was checkpointed.
+    """
+    start_offset = engine.open(recovery_point)
+    epochs = LeaderEpochs(disk, f"{directory}/{LEADER_EPOCHS}")
+    snapshots = Snapshots(disk, directory)
+    producers = ProducerState(name)
+    if start_offset is not None:
+        _recover(engine, epochs, producers, snapshots, start_offset)
+    if engine.end_offset < log_start_offset:
+        engine.reset(log_start_offset)
+        epochs.clear()
+        producers.clear()
+        snapshots.clear()
+    end_offset = engine.end_offset
+    log_start_offset = max(log_start_offset, engine.start_offset)
+    epochs.truncate(end_offset)
+    epochs.trim(log_start_offset)
+    snapshots.truncate(end_offset)
+    if start_offset is None:
+        restore_producers(engine, producers, snapshots, end_offset, is_clean=True)
+    snapshots.delete_strays({segment.base_offset for segment in engine.segments()})
+    return OpenParts(engine, epochs, producers, snapshots, log_start_offset)
+
+
+def _recover(
+    engine: Engine, epochs: LeaderEpochs, producers: ProducerState, snapshots: Snapshots, start_offset: int
+) -> None:
+    restore_producers(engine, producers, snapshots, start_offset, is_clean=False)
+    epochs.truncate(start_offset)
+
+    def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
+        if header.leader_epoch > epochs.latest:
+            epochs.assign(header.leader_epoch, header.base_offset)
+        if header.producer_id >= 0:
+            aborted = replay(producers, buffer, position, header)
+            if aborted is not None:
+                engine.add_aborted(aborted)
+
+    engine.recover(start_offset, visit)
+
+
+def restore_producers(
+    engine: Engine, producers: ProducerState, snapshots: Snapshots, end_offset: int, *, is_clean: bool
+) -> None:
+    """Make `producers` know what all batches before `end_offset` have left behind."""
+    offset = snapshots.restore(producers, end_offset)
+    if offset is None:
+        if is_clean:
+            return  # as Kafka does: a cleanly closed log without a snapshot never had producers
+        offset = engine.start_offset
+    offset = max(offset, engine.start_offset)
+    while offset < end_offset:
+        batches = headers(buffer := engine.read_batches(offset, REPLAY_BYTES))
+        if not batches:
+            return
+        for position, header in batches:
+            if header.producer_id >= 0 and offset <= header.base_offset < end_offset:
+                replay(producers, buffer, position, header)
+        offset = batches[-1][1].next_offset
+
+
+def replay(producers: ProducerState, buffer: Buffer, position: int, header: BatchHeader) -> AbortedTransaction | None:
+    """Let producers learn of one batch that is in the log; the transaction that it aborts, if it does."""
+    completed = producers.update(header, end_txn_of(buffer, position, header))
+    return aborted_by(completed) if completed is not None and completed.is_aborted else None
+
+
+def aborted_by(completed: CompletedTransaction) -> AbortedTransaction:
+    """What the index of aborted transactions has to say of a transaction that was aborted."""
+    producer_id, first_offset, last_offset, _, last_stable_offset = completed
+    return AbortedTransaction(producer_id, first_offset, last_offset, last_stable_offset)

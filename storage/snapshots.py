@@ -1,0 +1,69 @@
+"""The producer snapshots of one partition on disk: which there are, the newest that can be believed, which may go.
+
+RULES    1. A snapshot of an offset holds what all batches before that offset have left behind; one that cannot be
+            believed is deleted, and an earlier one with a longer replay takes its place.
+         2. There is one where each segment but the first begins, and one at the end of a log that was closed. Those of
+            segments that are gone, and those behind the end, are deleted.
+         3. A snapshot need not be durable before the log is: what is lost is found again by replaying batches.
+NOT HERE Its bytes (producers.py); when to take one (log.py).
+"""
+
+from __future__ import annotations
+
+from storage.disk import Disk
+from storage.producers import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
+
+
+class Snapshots:
+    """The snapshot files in one partition's directory."""
+
+    __slots__ = ("_directory", "_disk", "offsets")
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.offsets: list[int] = sorted(
+            offset for name in disk.listdir(directory) if (offset := snapshot_offset(name)) is not None
+        )
+
+    def take(self, offset: int, data: bytes, *, sync: bool = False) -> None:
+        """Write the snapshot of an offset."""
+        self._disk.replace_atomically(self._path(offset), data, sync=sync)
+        if offset not in self.offsets:
+            self.offsets = sorted([*self.offsets, offset])
+
+    def restore(self, producers: ProducerState, end_offset: int) -> int | None:
+        """Make `producers` know what the newest snapshot at or before `end_offset` holds; its offset, or None."""
+        producers.clear()
+        for offset in reversed([offset for offset in self.offsets if offset <= end_offset]):
+            try:
+                producers.restore(self._disk.read(self._path(offset)), wall_ms=0)  # time, so expiry, comes later
+            except CorruptSnapshot:
+                self._delete([offset])
+            else:
+                return offset
+        return None
+
+    def truncate(self, end_offset: int) -> None:
+        """Delete those behind the log's end."""
+        self._delete([offset for offset in self.offsets if offset > end_offset])
+
+    def trim(self, start_offset: int) -> None:
+        """Delete those before the first segment."""
+        self._delete([offset for offset in self.offsets if offset < start_offset])
+
+    def clear(self) -> None:
+        """Delete all."""
+        self._delete(self.offsets.copy())
+
+    def delete_strays(self, bases: set[int]) -> None:
+        """Keep those where a segment begins and the newest."""
+        self._delete([offset for offset in self.offsets[:-1] if offset not in bases])
+
+    def _delete(self, offsets: list[int]) -> None:
+        for offset in offsets:
+            self._disk.unlink(self._path(offset), missing_ok=True)
+            self.offsets.remove(offset)
+
+    def _path(self, offset: int) -> str:
+        return f"{self._directory}/{snapshot_name(offset)}"

@@ -1,0 +1,387 @@
+"""All logs of this broker: found at the start, made, taken away, and looked after from time to time.
+
+FORMAT   in each log directory: `.lock`, the three offset checkpoints (checkpoints.py), partition directories
+         (partition_directory.py), and after a clean shutdown `.kafka_cleanshutdown`: {"version":0,"brokerEpoch":n}
+RULES    1. The clean-shutdown marker is read, then deleted durably before anything else changes; it is written last,
+            and only in a directory where every log was closed durably.
+         2. After an unclean stop every log has to be recovered. What needs more than LAZY_RECOVERY_BYTES to be read is
+            recovered at the start (`recover`), the rest when it is first used, at the latest at the shutdown.
+         3. A log directory whose disk fails goes offline for good, alone: its logs refuse every use, nothing is
+            written there any more, and none of its partitions is made anew elsewhere.
+         4. A partition's directory that carries another topic id belongs to a topic that is gone: it is set aside.
+         5. Deleting is renaming; the files go after `file.delete.delay.ms`, as closed work.
+         6. What takes long comes in steps (an iterator, one log a step) or as closed work for a thread.
+NOT HERE One log (log.py), meta.properties (replication/formatting.py), when to call what (broker/server.py).
+         Why recovery may wait: docs/decisions/0005-recovery-on-first-use.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    TopicPartition,
+    read_offsets,
+    write_offsets,
+)
+from storage.disk import Disk, Lock, StorageError
+from storage.engine import Engine, EngineFactory
+from storage.log import Checkpoint, Log
+from storage.log_config import LogConfig
+from storage.partition_directory import DELETED, METADATA_LOG, STRAY, aside_name, make, partition_of
+from storage.segments.segment_engine import SegmentEngine
+
+LOCK: Final = ".lock"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+LAZY_RECOVERY_BYTES: Final = 1024 * 1024
+NO_BROKER_EPOCH: Final = -1
+
+Work = Callable[[], None]
+Offsets = dict[TopicPartition, int]
+
+
+def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
+    """Take the lock file of every log directory, all or none; they exist.
+
+    Raises:
+        StorageError: another process has one of them.
+    """
+    locks: list[Lock] = []
+    try:
+        locks += [disk.lock(f"{directory}/{LOCK}") for directory in directories]
+    except StorageError:
+        for lock in locks:
+            lock.release()
+        raise
+    return locks
+
+
+class LogDirectory:
+    """One log directory in service."""
+
+    __slots__ = ("broker_epoch", "directory_id", "logs", "path", "was_clean", "written")
+
+    def __init__(self, path: str, directory_id: bytes) -> None:
+        self.path = path
+        self.directory_id = directory_id
+        self.logs: dict[TopicPartition, Log] = {}
+        self.was_clean = False
+        """Whether the last shutdown was a clean one."""
+        self.broker_epoch = NO_BROKER_EPOCH
+        self.written: dict[str, Offsets] = {}  # what each checkpoint file holds
+
+
+class LogManager:
+    """The logs of all log directories."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directories: Mapping[str, bytes],
+        config: LogConfig,
+        *,
+        random_bytes: Callable[[int], bytes],
+        engine_factory: EngineFactory | None = None,
+        locks: Sequence[Lock] = (),
+    ) -> None:
+        """Look at nothing yet: `load` does.
+
+        Args:
+            disk: the file system.
+            directories: each log directory with its id.
+            config: what logs obey until they are told otherwise.
+            random_bytes: dice.
+            engine_factory: None for the segments engine.
+            locks: of the directories, to be let go at the shutdown.
+        """
+        self._disk = disk
+        self._config = config
+        self._random_bytes = random_bytes
+        self._engine_factory = engine_factory or self._segments
+        self._locks = locks
+        self.logs: dict[TopicPartition, Log] = {}
+        self.directories: dict[str, LogDirectory] = {path: LogDirectory(path, id_) for path, id_ in directories.items()}
+        """Those in service, by path."""
+        self.offline: dict[str, StorageError] = {}
+        """Those that failed, and why."""
+        self._lost: set[TopicPartition] = set()
+        self._lost_unseen = False
+        self._dying: list[tuple[int | None, int, str]] = []  # from when, after which delay, path
+
+    def _segments(self, directory: str, config: LogConfig) -> Engine:
+        return SegmentEngine(self._disk, directory, config, self._jitter)
+
+    def _jitter(self, limit_ms: int) -> int:
+        return int.from_bytes(self._random_bytes(8), "big") % (limit_ms + 1)
+
+    # ---- start and end -----------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the logs of all directories, and open none.
+
+        Raises:
+            StorageError: no directory is left in service, or a partition lies in two of them.
+        """
+        for directory in list(self.directories.values()):
+            try:
+                self._load(directory)
+            except StorageError as error:
+                self.go_offline(directory.path, error)
+                self._lost_unseen = True
+        if not self.directories:
+            raise next(iter(self.offline.values()))
+
+    def _load(self, directory: LogDirectory) -> None:
+        path, disk = directory.path, self._disk
+        self._take_marker(directory)
+        points, starts, watermarks = (
+            read_offsets(disk, f"{path}/{name}") for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
+        )
+        directory.written = {RECOVERY_POINTS: points, LOG_STARTS: starts, HIGH_WATERMARKS: watermarks}
+        for name in disk.listdir(path):
+            if name.endswith(DELETED):
+                self._dying.append((0, 0, f"{path}/{name}"))
+            key = partition_of(name)
+            if key is None:
+                continue
+            if key in self.logs:
+                raise StorageError(
+                    "use", path, OSError(0, f"{name} lies in {self.logs[key].directory} too; remove one of them")
+                )
+            known = Checkpoint(points.get(key, 0), starts.get(key, 0), watermarks.get(key, 0))
+            log = Log(
+                disk,
+                self._engine_factory,
+                path,
+                *key,
+                self._config,
+                known=known,
+                is_clean=directory.was_clean,
+            )
+            self.logs[key] = directory.logs[key] = log
+
+    def _take_marker(self, directory: LogDirectory) -> None:
+        disk, marker = self._disk, f"{directory.path}/{CLEAN_SHUTDOWN}"
+        if not disk.exists(marker):
+            return
+        try:
+            directory.broker_epoch = int(json.loads(disk.read(marker))["brokerEpoch"])
+        except (ValueError, KeyError, TypeError):
+            directory.broker_epoch = NO_BROKER_EPOCH  # an older Kafka leaves an empty file; clean it is nevertheless
+        disk.unlink(marker)
+        disk.sync_dir(directory.path)
+        directory.was_clean = True
+
+    @property
+    def previous_broker_epoch(self) -> int:
+        """The broker epoch of the last run; -1 unless it ended cleanly in every directory."""
+        epochs = {directory.broker_epoch for directory in self.directories.values()}
+        return epochs.pop() if len(epochs) == 1 and not self.offline else NO_BROKER_EPOCH
+
+    def recover(self) -> Iterator[Log]:
+        """Recover what must not wait for its first use, one log a step (rule 2)."""
+        for log in list(self.logs.values()):
+            if log.needs_recovery and not log.is_offline:
+                try:
+                    if log.bytes_to_recover() <= LAZY_RECOVERY_BYTES:
+                        continue
+                    log.open()
+                except StorageError as error:
+                    self.go_offline(log.directory, error)
+                yield log
+
+    def shutdown(self, broker_epoch: int = NO_BROKER_EPOCH) -> None:
+        """Close every log durably and say so (rule 1); directories that fail meanwhile are recovered next time."""
+        marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+        for directory in list(self.directories.values()):
+            try:
+                for log in directory.logs.values():
+                    if log.needs_recovery:
+                        log.open()
+                    log.close()
+                for work in self._checkpoint_works(directory):
+                    work()
+                self._disk.replace_atomically(f"{directory.path}/{CLEAN_SHUTDOWN}", marker)
+            except StorageError as error:
+                self.go_offline(directory.path, error)
+        for lock in self._locks:
+            lock.release()
+
+    def go_offline(self, directory: str, error: StorageError) -> list[Log]:
+        """Take a log directory out of service (rule 3); the logs that were in it."""
+        failed = self.directories.pop(directory, None)
+        if failed is None:
+            return []
+        self.offline[directory] = error
+        for key, log in failed.logs.items():
+            log.go_offline()
+            self._lost.add(key)
+            self.logs.pop(key, None)
+        return list(failed.logs.values())
+
+    # ---- logs --------------------------------------------------------------------------------------------
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        """The log of a partition, if it is here."""
+        return self.logs.get((topic, partition))
+
+    def get_or_create(
+        self, topic: str, partition: int, topic_id: bytes, config: LogConfig, directory: str | None = None
+    ) -> Log:
+        """The log of a partition, made in `directory` (None: the one with the fewest) where it is not here yet.
+
+        Raises:
+            StorageError: it cannot be made, or lies in a directory that is offline.
+        """
+        key = (topic, partition)
+        log = self.logs.get(key)
+        if log is not None:
+            if log.topic_id is None or log.topic_id == topic_id:
+                log.update_config(config)
+                return log
+            self.set_aside(log)
+        if key in self._lost or (self._lost_unseen and directory is None):
+            raise StorageError(
+                f"make the log of {topic}-{partition} because of", "", OSError(0, ", ".join(self.offline) + " offline")
+            )
+        home = self._home(directory)
+        log = Log(self._disk, self._engine_factory, home.path, topic, partition, config, topic_id=topic_id, is_new=True)
+        make(self._disk, log.path, topic_id)
+        self.logs[key] = home.logs[key] = log
+        return log
+
+    def _home(self, directory: str | None) -> LogDirectory:
+        if directory is not None:
+            home = self.directories.get(directory)
+            if home is None:
+                raise StorageError("use", directory, OSError(0, "it is offline, or none of this broker's"))
+            return home
+        if not self.directories:
+            raise next(iter(self.offline.values()))
+        return min(self.directories.values(), key=lambda candidate: len(candidate.logs))
+
+    def metadata_log(self, directory: str, config: LogConfig) -> Log:
+        """The log of the cluster's metadata, which nobody but its owner looks after: always recovered, never listed."""
+        topic, _, partition = METADATA_LOG.rpartition("-")
+        self._disk.make_dirs(f"{directory}/{METADATA_LOG}")
+        return Log(self._disk, self._engine_factory, directory, topic, int(partition), config, is_clean=False)
+
+    def delete(self, log: Log) -> None:
+        """Take a log away: its directory is renamed now and removed later."""
+        path = self._take_out(log, DELETED)
+        self._dying.append((None, log.config.file_delete_delay_ms, path))
+
+    def set_aside(self, log: Log) -> None:
+        """Take a log out of service whose topic the cluster does not have; its directory is kept."""
+        self._take_out(log, STRAY)
+
+    def _take_out(self, log: Log, suffix: str) -> str:
+        key = (log.topic, log.partition)
+        home = self.directories.get(log.directory)
+        if home is None:
+            raise self.offline[log.directory]
+        log.delete()
+        del self.logs[key], home.logs[key]
+        path = f"{log.directory}/{aside_name(log.topic, log.partition, self._random_bytes(16), suffix)}"
+        self._disk.rename(log.path, path)
+        return path
+
+    def truncate(self, log: Log, offset: int) -> bool:
+        """Cut a log, and write the recovery points, which must not lie in what is going to be appended there."""
+        was_cut = log.truncate(offset)
+        if was_cut:
+            self._write_recovery_points(log.directory)
+        return was_cut
+
+    def truncate_fully(self, log: Log, offset: int) -> None:
+        """Empty a log, and write the recovery points likewise."""
+        log.truncate_fully(offset)
+        self._write_recovery_points(log.directory)
+
+    # ---- from time to time -------------------------------------------------------------------------------
+
+    def checkpoint(self) -> list[tuple[str, Work]]:
+        """Closed work that writes the checkpoint files that have changed, with the log directory it writes to."""
+        return [
+            (directory.path, work)
+            for directory in self.directories.values()
+            for work in self._checkpoint_works(directory)
+        ]
+
+    def flush_due(self, wall_ms: int) -> list[Log]:
+        """The logs that are to be synced now: for `flush.ms`, or because a segment is full."""
+        return [log for log in self.logs.values() if log.is_open and log.is_flush_due(wall_ms)]
+
+    def retain(self, wall_ms: int) -> Iterator[Log]:
+        """Drop what has expired, one log a step; a log that was not open is closed again."""
+        for log in list(self.logs.values()):
+            if log.is_offline or not log.is_retention_due(wall_ms):
+                continue
+            was_open = log.is_open
+            try:
+                log.retain(wall_ms)
+                if not was_open:
+                    log.release()
+            except StorageError as error:
+                self.go_offline(log.directory, error)
+            yield log
+
+    def deletions(self, wall_ms: int) -> Work | None:
+        """Closed work that removes the files and directories whose time has come."""
+        files: list[str] = []
+        for log in self.logs.values():
+            if log.doomed:
+                files += [path for due_ms, paths in log.doomed if due_ms <= wall_ms for path in paths]
+                log.doomed = [entry for entry in log.doomed if entry[0] > wall_ms]
+        begun = [(wall_ms if since is None else since, delay_ms, path) for since, delay_ms, path in self._dying]
+        self._dying = [entry for entry in begun if entry[0] + entry[1] > wall_ms]
+        directories = [path for since, delay_ms, path in begun if since + delay_ms <= wall_ms]
+        if not files and not directories:
+            return None
+        disk = self._disk
+
+        def run() -> None:
+            for path in files:
+                disk.unlink(path, missing_ok=True)
+            for path in directories:
+                disk.remove_tree(path)
+
+        return run
+
+    def close_idle(self) -> None:
+        """Let go of descriptors that were not used since the last call."""
+        for log in self.logs.values():
+            if log.is_open:
+                log.open().close_idle()
+
+    def expire_producers(self, wall_ms: int) -> None:
+        """Forget producers that have been idle for too long."""
+        for log in self.logs.values():
+            if log.is_open:
+                log.producers.expire(wall_ms)
+
+    def _checkpoint_works(self, directory: LogDirectory) -> list[Work]:
+        now: dict[str, Offsets] = {RECOVERY_POINTS: {}, LOG_STARTS: {}, HIGH_WATERMARKS: {}}
+        points, starts, watermarks = now.values()
+        for key, log in directory.logs.items():
+            points[key], start_offset, watermarks[key] = log.checkpoint
+            if start_offset:
+                starts[key] = start_offset
+        changed = [name for name, offsets in now.items() if offsets != directory.written.get(name)]
+        directory.written = now
+        return [_writing(self._disk, f"{directory.path}/{name}", now[name]) for name in changed]
+
+    def _write_recovery_points(self, path: str) -> None:
+        directory = self.directories[path]
+        points = {key: log.checkpoint.recovery_point for key, log in directory.logs.items()}
+        directory.written[RECOVERY_POINTS] = points
+        write_offsets(self._disk, f"{path}/{RECOVERY_POINTS}", points)
+
+
+def _writing(disk: Disk, path: str, offsets: Offsets) -> Work:
+    return lambda: write_offsets(disk, path, offsets)

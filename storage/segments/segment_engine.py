@@ -469,6 +469,8 @@ class SegmentEngine:
 
     def _must_roll(self, segment: Segment, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> bool:
         reserved = segment.reserved
+        if segment.created_ms < 0:
+            segment.created_ms = wall_ms
         if not reserved:
             return batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET and batches[0][2] > segment.base_offset
         if reserved + size > self._config.segment_bytes or batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET:
@@ -477,8 +479,6 @@ class SegmentEngine:
         if first_timestamp >= 0:
             waited_ms = (batches[0][4] if len(batches) == 1 else max([b[4] for b in batches])) - first_timestamp
         else:
-            if segment.created_ms < 0:
-                segment.created_ms = wall_ms
             waited_ms = wall_ms - segment.created_ms
         return waited_ms > self._roll_ms or segment.has_full_index(self._config.segment_index_bytes)
 

@@ -60,7 +60,7 @@ BANS = (
         "time.sleep",
         (*FLOORS, "tests"),
         "wait for the event itself: a join, a poll with a deadline, the ready line, run_due() of a fake clock",
-        ("tests/support/",),
+        ("tests/support/", "tests/benchmark/"),
     ),
     Ban("print", (*FLOORS, "barnabas"), "use the module's logger in the daemon, rich's console in the face", ()),
     Ban("open", ("protocol", "storage", "replication"), "go through storage/disk.py", ("storage/disk.py",)),

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,6 +32,14 @@ BROKER_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 20.0
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+
+QUICK_JVM = ("-Xmx512M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For tools and tests: starts soonest."""
+STOCK_JVM = (
+    *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+)
+"""What Kafka's own start script says: for measurements."""
 
 
 def kafka_home() -> Path:
@@ -65,16 +73,14 @@ def why_no_kafka() -> str | None:
 needs_kafka = pytest.mark.skipif(why_no_kafka() is not None, reason=why_no_kafka() or "Kafka's jars are here")
 
 
-def tool_command(cls: str, *args: object, heap: str = "512M") -> list[str]:
+def tool_command(cls: str, *args: object, jvm: Sequence[str] = QUICK_JVM) -> list[str]:
     """The whole command line that runs one class of Kafka."""
     java, classpath = java_command(), kafka_classpath()
     if java is None or classpath is None:
         pytest.skip(str(why_no_kafka()))
     return [
         java,
-        f"-Xmx{heap}",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
+        *jvm,
         "-Djava.awt.headless=true",
         f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}",
         "-cp",
@@ -123,15 +129,16 @@ class ApacheKafka:
         settings: Mapping[str, object] | None = None,
         *,
         data_dir: Path | None = None,
-        heap: str = "512M",
+        jvm: Sequence[str] = QUICK_JVM,
     ) -> None:
         self._settings = dict(settings or {})
-        self._heap = heap
+        self._jvm = jvm
         self._temporary = tempfile.TemporaryDirectory(prefix="apache-kafka-")
         self._work_dir = Path(self._temporary.name)
         self.data_dir = data_dir or self._work_dir / "data"
         self.port = free_port()
         self.log_path = self._work_dir / "server.log"
+        self.start_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -164,15 +171,17 @@ class ApacheKafka:
             )
             if formatted.returncode != 0:
                 raise RuntimeError(f"Kafka did not format {self.data_dir}: {formatted.stderr.strip()}")
+        started = time.monotonic()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                tool_command("kafka.Kafka", properties, heap=self._heap),
+                tool_command("kafka.Kafka", properties, jvm=self._jvm),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
         self._wait_until_it_answers()
+        self.start_s = time.monotonic() - started
 
     def stop(self) -> None:
         """Ask it to stop, and see that it is gone."""
@@ -227,7 +236,7 @@ class ApacheKafka:
                 raise RuntimeError(f"Kafka ended at its start:\n{self._tail_of_the_log()}")
             if _answers_api_versions(self.port):
                 return
-            time.sleep(0.1)  # another program's start cannot be waited for by an event
+            time.sleep(0.02)  # another program's start cannot be waited for by an event
         self.kill()
         raise RuntimeError(f"Kafka did not answer within {START_LIMIT_S:.0f} s:\n{self._tail_of_the_log()}")
 
@@ -253,9 +262,7 @@ def fetch_jars() -> None:
     if kafka_classpath() is not None:
         return
     if java_command() is None or shutil.which("mvn") is None:
-        raise SystemExit(
-            "Kafka's jars need a JDK 17 and Maven (mvn): install both, then run make kafka-jars."
-        )
+        raise SystemExit("Kafka's jars need a JDK 17 and Maven (mvn): install both, then run make kafka-jars.")
     libs = kafka_home() / "libs"
     libs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kafka-pom-") as work:

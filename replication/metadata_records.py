@@ -37,6 +37,9 @@ FRAME_VERSION = 1
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 """Apache Kafka's limit for one batch of this log."""
 
+_MAX_RECORD_OVERHEAD = 32
+"""More than length, attributes, timestamp, offset, key and header count of a record ever take."""
+
 RECORD_TYPES: dict[int, type[Message]] = {
     message.API_KEY: message
     for message in (
@@ -167,6 +170,22 @@ def data_batch(messages: Iterable[Versioned], *, base_offset: int, leader_epoch:
     for message, version in messages:
         append(timestamp_ms, None, encode_record(message, version))
     return builder.build()
+
+
+def data_batches(
+    messages: Iterable[Versioned], *, base_offset: int, leader_epoch: int, timestamp_ms: int, max_bytes: int
+) -> list[bytearray]:
+    """The same in as few batches as `max_bytes` allows for each."""
+    batches = []
+    builder = BatchBuilder(base_offset, leader_epoch=leader_epoch)
+    for message, version in messages:
+        value = encode_record(message, version)
+        if builder.count and builder.size + len(value) + _MAX_RECORD_OVERHEAD > max_bytes:
+            batches.append(builder.build())
+            builder = BatchBuilder(builder.next_offset, leader_epoch=leader_epoch)
+        builder.append(timestamp_ms, None, value)
+    batches.append(builder.build())
+    return batches
 
 
 def control_records(

@@ -1,0 +1,193 @@
+"""The controller: decides on requests, keeps the records of its decisions, and publishes what they make of the cluster.
+
+RULES    1. Decisions look at the newest image, which holds all that was decided; everybody else sees the published
+            one, which holds what is committed. Both are images, so there is no second kind of state to keep in step.
+         2. When records are committed the image they lead to is published through `on_image`; only then is the
+            reply given. A refusal is answered when all that was decided before it is committed.
+         3. The first image published is the one in which this node's own broker is active.
+         4. After a failure of the metadata log nothing is published and nothing answered any more.
+NOT HERE The decisions (`topics.py`, `settings.py`, `brokers.py`), the log (`metadata_log.py`), other controllers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from protocol.messages.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.messages.quorum import AllocateProducerIdsRequest
+from protocol.messages.stored import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+)
+from protocol.schema import Message
+from replication.controller.brokers import (
+    Registration,
+    allocate_producer_ids,
+    controller_record,
+    fence_at_end,
+    register,
+    unfence,
+)
+from replication.controller.environment import Environment
+from replication.controller.settings import MIN_ISR, alter_settings
+from replication.controller.topics import create_partitions, create_topics, delete_topics
+from replication.image import Changes, Endpoint, MetadataImage, ResourceType
+from replication.metadata_log import MetadataLog
+from replication.metadata_records import Versioned
+from replication.state_machine import Decision
+
+Reply = Callable[[Any], None]
+Decide = Callable[[MetadataImage, Environment, Any], Decision[Any]]
+
+_DECISIONS: dict[type[Message], Decide] = {
+    CreateTopicsRequest: create_topics,
+    DeleteTopicsRequest: delete_topics,
+    CreatePartitionsRequest: create_partitions,
+    IncrementalAlterConfigsRequest: alter_settings,
+    AllocateProducerIdsRequest: allocate_producer_ids,
+}
+_UNSEEN = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+
+
+class _Pending:
+    """A decision that is not committed; `image` is None where there was nothing to write."""
+
+    __slots__ = ("changes", "done", "image")
+
+    def __init__(self, image: MetadataImage | None, changes: Changes | None, done: Callable[[], None]) -> None:
+        self.image = image
+        self.changes = changes
+        self.done = done
+
+
+class Controller:
+    """The active controller of a cluster whose metadata log it leads."""
+
+    def __init__(self, log: MetadataLog, environment: Environment) -> None:
+        self._log = log
+        self._environment = environment
+        self._newest = log.image
+        self._pending: deque[_Pending] = deque()
+        self._is_announced = False
+        self.image = log.image
+        """The published image."""
+        self.on_image: Callable[[MetadataImage, Changes], None] | None = None
+
+    def start(
+        self,
+        registration: Registration,
+        endpoints: tuple[Endpoint, ...],
+        *,
+        wall_ms: int,
+        ready: Callable[[], None],
+    ) -> None:
+        """Begin a leader epoch, register this node's controller and broker; `ready` follows the first published image.
+
+        Args:
+            registration: of this node's broker.
+            endpoints: where its controller listens.
+            wall_ms: now.
+            ready: told when this node may serve.
+
+        Raises:
+            KafkaError: the broker does not fit into the cluster.
+        """
+        node_id, log = self._environment.node_id, self._log
+        offset = log.next_offset
+        self._pending.append(_Pending(None, None, _nothing))
+        offset = log.begin_epoch(node_id, wall_ms, self._committed)
+        self._newest = self._newest.led_by(node_id, offset=offset, epoch=log.epoch)
+        if log.has_open_transaction:
+            abort = AbortTransactionRecord(reason="The controller that began it ended.")
+            self._write([(abort, 0)], _nothing, wall_ms)
+        if log.bootstrap:
+            self._write(self._bootstrap(log.bootstrap), _nothing, wall_ms)
+        self._write([controller_record(node_id, registration.incarnation_id, endpoints)], _nothing, wall_ms)
+        registered = register(self._newest, registration, next_offset=log.next_offset)
+        self._write(registered.records, _nothing, wall_ms, is_atomic=False)
+        unfenced = unfence(self._newest, registration.broker_id)
+        self._write(unfenced.records, partial(self._announce, ready), wall_ms, is_atomic=False)
+
+    def _bootstrap(self, records: Sequence[Versioned]) -> list[Versioned]:
+        """A new cluster's first records, as one transaction."""
+        min_isr = ConfigRecord(
+            resource_type=ResourceType.BROKER,
+            resource_name="",
+            name=MIN_ISR,
+            value=self._environment.settings.get(MIN_ISR, "1"),
+        )
+        return [
+            (BeginTransactionRecord(name="Bootstrap records"), 0),
+            *records,
+            (min_isr, 0),
+            (EndTransactionRecord(), 0),
+        ]
+
+    def submit(self, request: Message, *, wall_ms: int, reply: Reply) -> None:
+        """Decide on a request; `reply` gets the response, perhaps before this returns, when it is committed."""
+        decision = _DECISIONS[type(request)](self._newest, self._environment, request)
+        self._write(decision.records, partial(reply, decision.reply), wall_ms, is_atomic=decision.is_atomic)
+
+    def stop(self, *, wall_ms: int, done: Callable[[], None]) -> None:
+        """Note that this node's broker ends in peace; `done` when that is committed."""
+        decision = fence_at_end(self._newest, self._environment.node_id)
+        self._write(decision.records, done, wall_ms)
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this node's broker."""
+        return self._newest.brokers[self._environment.node_id].epoch
+
+    def _write(
+        self, records: Sequence[Versioned], done: Callable[[], None], wall_ms: int, *, is_atomic: bool = True
+    ) -> None:
+        if self._log.is_failed:
+            return
+        if not records:
+            if self._pending:
+                self._pending.append(_Pending(None, None, done))
+            else:
+                done()
+            return
+        last_offset = self._log.next_offset + len(records) - 1
+        seen = [message for message, _ in records if not isinstance(message, _UNSEEN)]
+        image, changes = self._newest.apply(seen, offset=last_offset, epoch=self._log.epoch)
+        self._newest = image
+        self._pending.append(_Pending(image, changes, done))
+        self._log.append(records, wall_ms=wall_ms, committed=self._committed, is_atomic=is_atomic)
+
+    def _committed(self) -> None:
+        """The oldest append is committed: publish it, answer it, and the refusals behind it."""
+        pending = self._pending
+        first = pending.popleft()
+        if first.image is not None:
+            self._publish(first.image, first.changes)
+        first.done()
+        while pending and pending[0].image is None:
+            pending.popleft().done()
+
+    def _publish(self, image: MetadataImage, changes: Changes | None) -> None:
+        self.image = image
+        if self._is_announced and self.on_image is not None and changes is not None:
+            self.on_image(image, changes)
+
+    def _announce(self, ready: Callable[[], None]) -> None:
+        """Rule 3: what was there before this start is told at once."""
+        self._is_announced = True
+        if self.on_image is not None:
+            self.on_image(self.image, Changes.everything(self.image))
+        ready()
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,600 @@
+"""Admin requests and what Apache Kafka 4.3.1 answers to them, word for word.
+
+The cluster they are sent to: one broker, id 1, num.partitions=1, default.replication.factor=1, and topics t1
+(3 partitions), t2 (2 partitions, cleanup.policy=compact,delete) and c.c. Nothing is changed by them: what could succeed
+is validate-only.
+
+`answer` is what Kafka says; `ours` stands where Barnabas says something else on purpose, with the reason in `why`.
+An answer is a list with one (name, error code, message) for each topic or resource, in the order of the names.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from protocol.errors import ErrorCode
+from protocol.messages.admin import (
+    AlterableConfig,
+    AlterConfigsResource,
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.primitives import ZERO_UUID
+from protocol.schema import Message
+
+Answer = list[tuple[str, ErrorCode, str | None]]
+
+NONE = ErrorCode.NONE
+INVALID_REQUEST = ErrorCode.INVALID_REQUEST
+INVALID_CONFIG = ErrorCode.INVALID_CONFIG
+INVALID_NAME = ErrorCode.INVALID_TOPIC_EXCEPTION
+INVALID_PARTITIONS = ErrorCode.INVALID_PARTITIONS
+INVALID_FACTOR = ErrorCode.INVALID_REPLICATION_FACTOR
+INVALID_ASSIGNMENT = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+POLICY = ErrorCode.POLICY_VIOLATION
+UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+BY_HAND = "A manual partition assignment was specified, but {} was not set to -1."
+TIERED = "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+LONG_NAME = "a" * 250
+SOME_ID = (12345).to_bytes(16, "big")
+
+
+class Case(NamedTuple):
+    """One request."""
+
+    request: Message
+    answer: Answer
+    ours: Answer | None = None
+    why: str = ""
+
+
+def normalised(response: Message) -> Answer:
+    """The part of a response that is compared."""
+    for field in ("topics", "responses", "results"):
+        rows = getattr(response, field, None)
+        if rows is not None:
+            break
+    else:
+        raise AssertionError(f"{response} is no answer to an admin request")
+    found = []
+    for row in rows:
+        name = getattr(row, "resource_name", None)
+        if name is None:
+            name = row.name
+        if name is None:
+            name = row.topic_id.hex()
+        found.append((name, ErrorCode(row.error_code), row.error_message))
+    return sorted(found, key=lambda entry: (entry[0], entry[1]))
+
+
+# ---- CreateTopics ----------------------------------------------------------------------------------------
+
+
+def topic(
+    name: str,
+    partitions: int = 1,
+    replication_factor: int = 1,
+    assignments: list[tuple[int, list[int]]] | None = None,
+    configs: list[tuple[str, str | None]] | None = None,
+) -> CreatableTopic:
+    """A topic to create."""
+    return CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=[CreatableReplicaAssignment(partition_index=i, broker_ids=b) for i, b in assignments or []],
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs or []],
+    )
+
+
+def _create(*topics: CreatableTopic, answer: Answer) -> Case:
+    return Case(CreateTopicsRequest(topics=list(topics), timeout_ms=10_000, validate_only=True), answer)
+
+
+def _named(name: str, code: ErrorCode, message: str | None) -> Case:
+    return _create(topic(name), answer=[(name, code, message)])
+
+
+def _by_hand(
+    *assignments: tuple[int, list[int]], code: ErrorCode, message: str | None, count: int = -1, factor: int = -1
+) -> Case:
+    return _create(topic("as", count, factor, list(assignments)), answer=[("as", code, message)])
+
+
+def _with(*configs: tuple[str, str | None], message: str | None) -> Case:
+    code = INVALID_CONFIG if message else NONE
+    return _create(topic("cf", configs=list(configs)), answer=[("cf", code, message)])
+
+
+_CHARACTERS = "contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+_NO_SUCH_BROKER = "The manual partition assignment includes broker {}, but no such broker is registered."
+_SEQUENCE = "partitions should be a consecutive 0-based integer sequence"
+_BAD_FACTOR = "Replication factor must be larger than 0, or -1 to use the default value."
+_TOO_FEW_BROKERS = (
+    "Unable to replicate the partition 2 time(s): The target replication factor of 2 cannot be reached because only 1 "
+    "broker(s) are registered or some brokers have all their log directories cordoned."
+)
+_BAD_COUNT = "Number of partitions was set to an invalid non-positive value."
+_TOO_MANY = "Excessively large number of partitions per request."
+_DUPLICATE_NAME = "Duplicate topic name."
+
+CREATE = [
+    _named("fresh", NONE, None),
+    _named("x" * 249, NONE, None),
+    _named("", INVALID_NAME, "Topic name is invalid: the empty string is not allowed"),
+    _named(".", INVALID_NAME, "Topic name is invalid: '.' is not allowed"),
+    _named("..", INVALID_NAME, "Topic name is invalid: '..' is not allowed"),
+    _named("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {_CHARACTERS}"),
+    _named("a/b", INVALID_NAME, f"Topic name is invalid: 'a/b' {_CHARACTERS}"),
+    _named("ä", INVALID_NAME, f"Topic name is invalid: 'ä' {_CHARACTERS}"),
+    _named(
+        LONG_NAME,
+        INVALID_NAME,
+        f"Topic name is invalid: the length of '{LONG_NAME}' is longer than the max allowed length 249",
+    ),
+    _named(
+        "__cluster_metadata",
+        INVALID_REQUEST,
+        "Creation of internal topic __cluster_metadata is prohibited.",
+    ),
+    _named("t1", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't1' already exists."),
+    _named("c.c", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'c.c' already exists."),
+    _named("c_c", INVALID_NAME, "Topic 'c_c' collides with existing topic: c.c"),
+    _create(topic("t_1"), topic("t.1"), answer=[("t.1", NONE, None), ("t_1", NONE, None)]),
+    _create(
+        topic("d"),
+        topic("d"),
+        topic("e"),
+        answer=[("d", INVALID_REQUEST, _DUPLICATE_NAME), ("e", NONE, None)],
+    ),
+    _create(
+        topic("z", partitions=0),
+        topic("p", partitions=-2),
+        topic("q", partitions=-1, replication_factor=-1),
+        topic("r", replication_factor=0),
+        topic("s", replication_factor=-2),
+        topic("t", replication_factor=2),
+        answer=[
+            ("p", INVALID_PARTITIONS, _BAD_COUNT),
+            ("q", NONE, None),
+            ("r", INVALID_FACTOR, _BAD_FACTOR),
+            ("s", INVALID_FACTOR, _BAD_FACTOR),
+            (
+                "t",
+                INVALID_FACTOR,
+                _TOO_FEW_BROKERS,
+            ),
+            ("z", INVALID_PARTITIONS, _BAD_COUNT),
+        ],
+    ),
+    # What is wrong first, where several things are.
+    _create(
+        topic("t1", 0, 5, configs=[("nope", "1")]),
+        answer=[("t1", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't1' already exists.")],
+    ),
+    _create(
+        topic("a b", 0, 5, configs=[("nope", "1")]),
+        answer=[("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {_CHARACTERS}")],
+    ),
+    _create(
+        topic("cf", 0, 5, configs=[("nope", "1")]), answer=[("cf", INVALID_CONFIG, "Unknown topic config name: nope")]
+    ),
+    _create(
+        topic("bad", configs=[("nope", "1")]),
+        topic("good"),
+        answer=[("bad", INVALID_CONFIG, "Unknown topic config name: nope"), ("good", NONE, None)],
+    ),
+    # Limits.
+    _create(topic("p", 10_001), answer=[("p", POLICY, _TOO_MANY)]),
+    _create(topic("p", 6_000), topic("q", 6_000), answer=[("p", POLICY, _TOO_MANY), ("q", POLICY, _TOO_MANY)]),
+    _create(topic("p", 10_000), answer=[("p", POLICY, "Unable to perform excessively large batch operation.")]),
+    # Replicas chosen by hand.
+    _by_hand((0, [1]), code=NONE, message=None),
+    _by_hand((0, [1]), (1, [1]), code=NONE, message=None),
+    _by_hand((1, [1]), (0, [1]), code=NONE, message=None),
+    _by_hand((0, [1]), count=1, code=INVALID_REQUEST, message=BY_HAND.format("numPartitions")),
+    _by_hand((0, [1]), factor=1, code=INVALID_REQUEST, message=BY_HAND.format("replication factor")),
+    _by_hand((0, [1]), count=1, factor=1, code=INVALID_REQUEST, message=BY_HAND.format("replication factor")),
+    _by_hand((0, [2]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(2)),
+    _by_hand((0, [-1]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(-1)),
+    _by_hand((0, [1]), (1, [1, 2]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(2)),
+    _by_hand(
+        (0, []), code=INVALID_ASSIGNMENT, message="The manual partition assignment includes an empty replica list."
+    ),
+    _by_hand(
+        (0, [1, 1]),
+        code=INVALID_ASSIGNMENT,
+        message="The manual partition assignment includes the broker 1 more than once.",
+    ),
+    _by_hand((1, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
+    _by_hand((-1, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
+    _by_hand((0, [1]), (2, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
+    _by_hand(
+        (0, [1]),
+        (0, [1]),
+        code=INVALID_ASSIGNMENT,
+        message="Found multiple manual partition assignments for partition 0",
+    ),
+    # Settings.
+    _with(("retention.ms", "5"), message=None),
+    _with(("retention.ms", "5"), ("retention.ms", "6"), message=None),
+    _with(("cleanup.policy", ""), message=None),
+    _with(("cleanup.policy", "compact,compact"), message=None),
+    _with(("local.retention.ms", "10"), ("retention.ms", "5"), message=None),
+    _with(("internal.segment.bytes", "100"), message=None),
+    _with(("nope", "1"), message="Unknown topic config name: nope"),
+    _with(("nope", "1"), ("retention.ms", "x"), message="Unknown topic config name: nope"),
+    _with(
+        ("retention.ms", "abc"), message="Invalid value abc for configuration retention.ms: Not a number of type LONG"
+    ),
+    _with(("retention.ms", ""), message="Invalid value  for configuration retention.ms: Not a number of type LONG"),
+    _with(("retention.ms", "-5"), message="Invalid value -5 for configuration retention.ms: Value must be at least -1"),
+    _with(("retention.ms", None), message="Null value not supported for topic configs: retention.ms"),
+    _with(
+        ("retention.ms", None),
+        ("nope", None),
+        message="Null value not supported for topic configs: retention.ms,nope",
+    ),
+    _with(
+        ("cleanup.policy", "foo"),
+        message="Invalid value foo for configuration cleanup.policy: String must be one of: compact, delete",
+    ),
+    _with(
+        ("cleanup.policy", "delete,none"),
+        message="Invalid value none for configuration cleanup.policy: String must be one of: compact, delete",
+    ),
+    _with(
+        ("segment.bytes", "1"),
+        message="Invalid value 1 for configuration segment.bytes: Value must be at least 1048576",
+    ),
+    _with(
+        ("segment.bytes", "9999999999"),
+        message="Invalid value 9999999999 for configuration segment.bytes: Not a number of type INT",
+    ),
+    _with(
+        ("min.insync.replicas", "0"),
+        message="Invalid value 0 for configuration min.insync.replicas: Value must be at least 1",
+    ),
+    _with(
+        ("compression.type", "lzo"),
+        message="Invalid value lzo for configuration compression.type: String must be one of: uncompressed, zstd, lz4, "
+        "snappy, gzip, producer",
+    ),
+    _with(
+        ("compression.gzip.level", "15"),
+        message="Invalid value 15 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to "
+        "-1",
+    ),
+    _with(
+        ("message.timestamp.type", "x"),
+        message="Invalid value x for configuration message.timestamp.type: String must be one of: CreateTime, "
+        "LogAppendTime",
+    ),
+    _with(
+        ("preallocate", "maybe"),
+        message="Invalid value maybe for configuration preallocate: Expected value to be either true or false",
+    ),
+    _with(
+        ("min.cleanable.dirty.ratio", "2"),
+        message="Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
+    ),
+    _with(
+        ("max.message.bytes", "3000000000"),
+        message="Invalid value 3000000000 for configuration max.message.bytes: Not a number of type INT",
+    ),
+    _with(
+        ("leader.replication.throttled.replicas", "a"),
+        message="Invalid value [a] for configuration leader.replication.throttled.replicas: "
+        "leader.replication.throttled.replicas must be the literal '*' or a list of replicas in the following format: "
+        "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+    ),
+    _with(
+        ("min.compaction.lag.ms", "10"),
+        ("max.compaction.lag.ms", "5"),
+        message="conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)",
+    ),
+    _with(("remote.storage.enable", "true"), message=TIERED),
+]
+
+# ---- DeleteTopics ----------------------------------------------------------------------------------------
+
+
+def _delete(*topics: tuple[str | None, bytes], answer: Answer) -> Case:
+    states = [DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in topics]
+    return Case(DeleteTopicsRequest(topics=states, timeout_ms=10_000), answer)
+
+
+_NO_NAME = "This server does not host this topic-partition."
+_NO_ID = "This server does not host this topic ID."
+
+DELETE = [
+    _delete(("nope", ZERO_UUID), answer=[("nope", UNKNOWN_TOPIC, _NO_NAME)]),
+    _delete(("a b", ZERO_UUID), answer=[("a b", UNKNOWN_TOPIC, _NO_NAME)]),
+    _delete(("", ZERO_UUID), answer=[("", UNKNOWN_TOPIC, _NO_NAME)]),
+    _delete(("__cluster_metadata", ZERO_UUID), answer=[("__cluster_metadata", UNKNOWN_TOPIC, _NO_NAME)]),
+    _delete((None, SOME_ID), answer=[(SOME_ID.hex(), ErrorCode.UNKNOWN_TOPIC_ID, _NO_ID)]),
+    _delete(
+        (None, ZERO_UUID), answer=[(ZERO_UUID.hex(), INVALID_REQUEST, "Neither topic name nor id were specified.")]
+    ),
+    _delete(("t1", SOME_ID), answer=[("t1", INVALID_REQUEST, "You may not specify both topic name and topic id.")]),
+    _delete(
+        ("nope", ZERO_UUID),
+        ("nope", ZERO_UUID),
+        ("q", ZERO_UUID),
+        answer=[("nope", INVALID_REQUEST, _DUPLICATE_NAME), ("q", UNKNOWN_TOPIC, _NO_NAME)],
+    ),
+    _delete(("t1", ZERO_UUID), ("t1", ZERO_UUID), answer=[("t1", INVALID_REQUEST, _DUPLICATE_NAME)]),
+    _delete((None, SOME_ID), (None, SOME_ID), answer=[(SOME_ID.hex(), INVALID_REQUEST, "Duplicate topic id.")]),
+]
+
+# ---- CreatePartitions ------------------------------------------------------------------------------------
+
+
+def _grow(
+    *topics: tuple[str, int, list[list[int]] | None], answer: Answer, ours: Answer | None = None, why: str = ""
+) -> Case:
+    wanted = [
+        CreatePartitionsTopic(
+            name=name,
+            count=count,
+            assignments=None if hands is None else [CreatePartitionsAssignment(broker_ids=hand) for hand in hands],
+        )
+        for name, count, hands in topics
+    ]
+    return Case(CreatePartitionsRequest(topics=wanted, timeout_ms=10_000, validate_only=True), answer, ours, why)
+
+
+def _grow_t1(count: int, hands: list[list[int]] | None, code: ErrorCode, message: str | None) -> Case:
+    return _grow(("t1", count, hands), answer=[("t1", code, message)])
+
+
+GROW = [
+    _grow_t1(4, None, NONE, None),
+    _grow_t1(4, [[1]], NONE, None),
+    _grow_t1(3, None, INVALID_PARTITIONS, "Topic already has 3 partition(s)."),
+    _grow_t1(2, None, INVALID_PARTITIONS, "The topic t1 currently has 3 partition(s); 2 would not be an increase."),
+    _grow_t1(-1, None, INVALID_PARTITIONS, "The topic t1 currently has 3 partition(s); -1 would not be an increase."),
+    _grow_t1(
+        4,
+        [],
+        INVALID_ASSIGNMENT,
+        "Attempted to add 1 additional partition(s), but only 0 assignment(s) were specified.",
+    ),
+    _grow_t1(
+        4,
+        [[1], [1]],
+        INVALID_ASSIGNMENT,
+        "Attempted to add 1 additional partition(s), but only 2 assignment(s) were specified.",
+    ),
+    _grow_t1(4, [[2]], INVALID_ASSIGNMENT, _NO_SUCH_BROKER.format(2)),
+    _grow_t1(4, [[1, 2]], INVALID_ASSIGNMENT, _NO_SUCH_BROKER.format(2)),
+    _grow_t1(4, [[]], INVALID_ASSIGNMENT, "The manual partition assignment includes an empty replica list."),
+    _grow_t1(4, [[1, 1]], INVALID_ASSIGNMENT, "The manual partition assignment includes the broker 1 more than once."),
+    _grow(("nope", 3, None), answer=[("nope", UNKNOWN_TOPIC, None)]),
+    _grow(("a b", 3, None), answer=[("a b", UNKNOWN_TOPIC, None)]),
+    _grow(
+        ("t1", 4, None),
+        ("t1", 5, None),
+        ("t2", 9, None),
+        answer=[("t1", INVALID_REQUEST, _DUPLICATE_NAME), ("t2", NONE, None)],
+    ),
+    _grow(
+        ("t1", 100_001, None),
+        answer=[("t1", ErrorCode.UNKNOWN_SERVER_ERROR, None)],
+        ours=[("t1", POLICY, _TOO_MANY)],
+        why="the code and the sentence that Kafka has for the same thing in CreateTopics",
+    ),
+]
+
+# ---- IncrementalAlterConfigs -----------------------------------------------------------------------------
+
+SET, DELETE_SETTING, APPEND, SUBTRACT = 0, 1, 2, 3
+TOPIC, BROKER = 2, 4
+Change = tuple[str, int, str | None]
+
+
+def resource(kind: int, name: str, *changes: Change) -> AlterConfigsResource:
+    """Changes of one resource."""
+    return AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in changes],
+    )
+
+
+def _alter(*resources: AlterConfigsResource, answer: Answer, ours: Answer | None = None, why: str = "") -> Case:
+    request = IncrementalAlterConfigsRequest(resources=list(resources), validate_only=True)
+    return Case(request, answer, ours, why)
+
+
+def _t1(*changes: Change, code: ErrorCode = NONE, message: str | None = None) -> Case:
+    return _alter(resource(TOPIC, "t1", *changes), answer=[("t1", code, message)])
+
+
+def _broker(name: str, *changes: Change, code: ErrorCode = NONE, message: str | None = None) -> Case:
+    return _alter(resource(BROKER, name, *changes), answer=[(name, code, message)])
+
+
+_TYPE_IS_NOT_LIST = "Can't {} to key {} because its type is not LIST."
+_DUPLICATE_KEYS = "Error due to duplicate config keys"
+_ONCE = "Each resource must appear at most once."
+_FIXED = "Cannot update these configs dynamically: [{}]"
+
+ALTER = [
+    _t1(),
+    _t1(("retention.ms", SET, "5")),
+    _t1(("retention.ms", DELETE_SETTING, None)),
+    _t1(("retention.ms", DELETE_SETTING, "7")),
+    _t1(("nope", DELETE_SETTING, None)),
+    _t1(("cleanup.policy", APPEND, "delete")),
+    _t1(("cleanup.policy", APPEND, "compact")),
+    _t1(("cleanup.policy", SUBTRACT, "compact")),
+    _t1(("cleanup.policy", SUBTRACT, "delete")),
+    _t1(("cleanup.policy", SUBTRACT, "foo")),
+    _t1(("nope", SET, "5"), code=INVALID_CONFIG, message="Unknown topic config name: nope"),
+    _t1(
+        ("retention.ms", SET, "x"),
+        code=INVALID_CONFIG,
+        message="Invalid value x for configuration retention.ms: Not a number of type LONG",
+    ),
+    _t1(("retention.ms", SET, None), code=INVALID_REQUEST, message="Null value not supported for : retention.ms"),
+    _t1(
+        ("cleanup.policy", APPEND, None), code=INVALID_REQUEST, message="Null value not supported for : cleanup.policy"
+    ),
+    _t1(("retention.ms", APPEND, "5"), code=INVALID_CONFIG, message=_TYPE_IS_NOT_LIST.format("APPEND", "retention.ms")),
+    _t1(
+        ("retention.ms", SUBTRACT, "5"),
+        code=INVALID_CONFIG,
+        message=_TYPE_IS_NOT_LIST.format("SUBTRACT", "retention.ms"),
+    ),
+    _t1(("nope", APPEND, "5"), code=INVALID_CONFIG, message=_TYPE_IS_NOT_LIST.format("APPEND", "nope")),
+    _t1(
+        ("cleanup.policy", APPEND, "foo"),
+        code=INVALID_CONFIG,
+        message="Invalid value foo for configuration cleanup.policy: String must be one of: compact, delete",
+    ),
+    _t1(("retention.ms", SET, "5"), ("retention.ms", SET, "6"), code=INVALID_REQUEST, message=_DUPLICATE_KEYS),
+    _t1(
+        ("retention.ms", SET, "5"),
+        ("retention.ms", DELETE_SETTING, None),
+        code=INVALID_REQUEST,
+        message=_DUPLICATE_KEYS,
+    ),
+    _t1(
+        ("min.compaction.lag.ms", SET, "10"),
+        ("max.compaction.lag.ms", SET, "5"),
+        code=INVALID_CONFIG,
+        message="conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)",
+    ),
+    _t1(("remote.storage.enable", SET, "true"), code=INVALID_CONFIG, message=TIERED),
+    _t1(
+        ("cleanup.policy", SUBTRACT, "delete"),
+        ("retention.ms", SET, "x"),
+        code=INVALID_CONFIG,
+        message="Invalid value x for configuration retention.ms: Not a number of type LONG",
+    ),
+    _alter(
+        resource(TOPIC, "t1", ("retention.ms", 4, "5")),
+        answer=[("t1", ErrorCode.UNKNOWN_SERVER_ERROR, None)],
+        ours=[("t1", INVALID_REQUEST, "Unknown operation 4 on retention.ms")],
+        why="an operation that does not exist is the client's mistake",
+    ),
+    _alter(
+        resource(TOPIC, "nope", ("retention.ms", SET, "5")),
+        answer=[("nope", UNKNOWN_TOPIC, "The topic 'nope' does not exist.")],
+    ),
+    _alter(
+        resource(TOPIC, "", ("retention.ms", SET, "5")),
+        answer=[("", INVALID_REQUEST, "Default topic resources are not allowed.")],
+    ),
+    _alter(
+        resource(TOPIC, "a b", ("retention.ms", SET, "5")),
+        answer=[("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {_CHARACTERS}")],
+    ),
+    _alter(
+        resource(TOPIC, "t1", ("retention.ms", SET, "5")),
+        resource(TOPIC, "t1", ("retention.ms", SET, "5")),
+        resource(TOPIC, "t2", ("retention.ms", SET, "5")),
+        answer=[("t1", INVALID_REQUEST, _ONCE), ("t1", INVALID_REQUEST, _ONCE), ("t2", NONE, None)],
+    ),
+    _alter(
+        resource(TOPIC, "nope", ("retention.ms", SET, "5")),
+        resource(TOPIC, "t2", ("cleanup.policy", SUBTRACT, "delete")),
+        answer=[("nope", UNKNOWN_TOPIC, "The topic 'nope' does not exist."), ("t2", NONE, None)],
+    ),
+    _broker("1", ("log.retention.ms", SET, "5")),
+    _broker("", ("log.retention.ms", SET, "5")),
+    _broker("1", ("log.retention.ms", DELETE_SETTING, None)),
+    _broker("1", ("log.cleanup.policy", APPEND, "compact")),
+    _broker("1", ("nope", SET, "5")),
+    _broker("1", ("message.max.bytes", SET, "100")),
+    _broker(
+        "2",
+        ("log.retention.ms", SET, "5"),
+        code=INVALID_REQUEST,
+        message="Unexpected broker id, expected 1, but received 2",
+    ),
+    _broker(
+        "x",
+        ("log.retention.ms", SET, "5"),
+        code=INVALID_REQUEST,
+        message="Node id must be an integer, but it is: x",
+    ),
+    _broker(
+        "-1",
+        ("log.retention.ms", SET, "5"),
+        code=INVALID_REQUEST,
+        message="Unexpected broker id, expected 1, but received -1",
+    ),
+    _broker(
+        "1",
+        ("log.retention.ms", SET, "x"),
+        code=INVALID_REQUEST,
+        message="Invalid value x for configuration log.retention.ms: Not a number of type LONG",
+    ),
+    _broker(
+        "1",
+        ("log.retention.ms", SET, None),
+        code=INVALID_REQUEST,
+        message="Null value not supported for : log.retention.ms",
+    ),
+    _broker(
+        "1",
+        ("log.segment.bytes", SET, "5"),
+        code=INVALID_REQUEST,
+        message="Invalid value 5 for configuration log.segment.bytes: Value must be at least 1048576",
+    ),
+    _broker(
+        "1",
+        ("log.message.timestamp.type", SET, "x"),
+        code=INVALID_REQUEST,
+        message="Invalid value x for configuration log.message.timestamp.type: String must be one of: CreateTime, "
+        "LogAppendTime",
+    ),
+    _broker(
+        "",
+        ("min.insync.replicas", SET, "0"),
+        code=INVALID_REQUEST,
+        message="Invalid value 0 for configuration min.insync.replicas: Value must be at least 1",
+    ),
+    _broker(
+        "1",
+        ("min.insync.replicas", SET, "1"),
+        code=INVALID_CONFIG,
+        message="Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+    ),
+    _broker(
+        "",
+        ("min.insync.replicas", DELETE_SETTING, None),
+        code=INVALID_CONFIG,
+        message="Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
+    ),
+    *(
+        _broker("1", (name, SET, value), code=INVALID_REQUEST, message=_FIXED.format(name))
+        for name, value in (
+            ("num.partitions", "5"),
+            ("node.id", "5"),
+            ("log.dirs", "/x"),
+            ("broker.rack", "x"),
+            ("log.retention.hours", "1"),
+            ("auto.create.topics.enable", "false"),
+        )
+    ),
+    *(
+        _alter(
+            resource(kind, "g", ("nope", SET, "1")), answer=[("g", INVALID_REQUEST, f"Unknown resource type {kind}")]
+        )
+        for kind in (0, 3, 99)
+    ),
+]
+
+CASES = {"create": CREATE, "delete": DELETE, "grow": GROW, "alter": ALTER}
+"""All of them, by API."""

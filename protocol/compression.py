@@ -132,6 +132,8 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
 
 
 def _decompress_raw(block: memoryview, max_bytes: int) -> bytearray:
+    if not block:
+        raise _corrupt("a snappy block is missing")
     try:
         # The length stands in the block's first bytes; 64 bytes of output per 3 of input is snappy's best.
         size = snappy.decompress_raw_len(block)

@@ -1,0 +1,157 @@
+"""The four codecs: round trips, other people's frames, and what becomes of bombs and of broken data."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+
+import cramjam
+import pytest
+
+from protocol.compression import FIRST_GUESS_BYTES, XERIAL_CHUNK_BYTES, Compression, compress, decompress
+from protocol.errors import ErrorCode, KafkaError
+
+CODECS = list(Compression)[1:]
+MIB = 1 << 20
+
+
+def refused(kind: int, data: bytes, max_bytes: int = MIB) -> ErrorCode:
+    """How it is refused."""
+    with pytest.raises(KafkaError) as caught:
+        decompress(kind, data, max_bytes)
+    assert caught.value.message
+    return caught.value.code
+
+
+@pytest.mark.parametrize("kind", list(Compression))
+@pytest.mark.parametrize(
+    "size", [0, 1, 100, FIRST_GUESS_BYTES, FIRST_GUESS_BYTES + 1, 3 * XERIAL_CHUNK_BYTES + 5, 400_000]
+)
+def test_what_is_compressed_comes_back(kind: Compression, size: int) -> None:
+    """Compressible and not, at and around the sizes where buffers grow and chunks end."""
+    dice = random.Random(size)
+    for data in (bytes(size), dice.randbytes(size), b"barnabas " * (size // 9)):
+        for given in (data, bytearray(data), memoryview(data)):
+            packed = compress(kind, given)
+            assert decompress(kind, packed, max(size, 1)) == data
+            assert decompress(kind, memoryview(bytes(packed)), size + 10) == data
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_a_level_is_obeyed(kind: Compression) -> None:
+    """compression.*.level; snappy has none."""
+    data = b"".join(b'{"carrier": "UA", "flight": %d}' % (n * n % 7919) for n in range(4000))
+    low, high = len(compress(kind, data, 1)), len(compress(kind, data, 9))
+    assert low == high if kind == Compression.SNAPPY else low > high
+    assert decompress(kind, compress(kind, data, 9), len(data)) == data
+
+
+def test_gzip_members_may_follow_one_another() -> None:
+    """As Java's GZIPInputStream reads them."""
+    assert decompress(Compression.GZIP, gzip.compress(b"one ") + gzip.compress(b"two"), 100) == b"one two"
+
+
+def test_lz4_frames_are_what_kafkas_java_reader_takes() -> None:
+    """Version 01, independent blocks, 64 KiB; more it does not read."""
+    frame = bytes(compress(Compression.LZ4, b"x" * 300_000))
+    magic, flags, block = struct.unpack_from("<IBB", frame)
+    assert magic == 0x184D2204
+    assert flags & 0b1110_0000 == 0b0110_0000
+    assert block >> 4 == 4
+
+
+def test_lz4_linked_blocks_are_read_all_the_same() -> None:
+    """Kafka's broker refuses them, so does `validate`; what lies in a log of old times can be read."""
+    assert decompress(Compression.LZ4, bytes(cramjam.lz4.compress(b"y" * 200_000)), MIB) == b"y" * 200_000
+
+
+def test_snappy_is_read_with_and_without_xerials_frame() -> None:
+    """librdkafka and the Java client write the frame, some clients write one raw block."""
+    data = b"snap " * 30_000
+    framed = bytes(compress(Compression.SNAPPY, data))
+    assert framed[:16] == b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+    assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), MIB) == data
+    assert decompress(Compression.SNAPPY, framed + framed, MIB) == data + data
+
+
+def test_a_codec_that_does_not_exist_is_refused() -> None:
+    """Attributes have room for 5, 6 and 7."""
+    assert refused(5, b"x") == ErrorCode.CORRUPT_MESSAGE
+    with pytest.raises(KafkaError) as caught:
+        compress(7, b"x")
+    assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_broken_data_is_corrupt_and_nothing_else(kind: Compression) -> None:
+    """Rule 2: cut anywhere, overwritten anywhere; some of it may still be read, but nothing else is raised."""
+    data = b"some text that is worth compressing, compressing, compressing " * 20
+    packed = bytes(compress(kind, data))
+    for size in range(len(packed)):
+        if packed[:size] != compress(Compression.SNAPPY, b""):  # the header alone is a stream of nothing
+            assert refused(kind, packed[:size]) == ErrorCode.CORRUPT_MESSAGE
+    dice = random.Random(20261121)
+    for _ in range(3000):
+        changed = bytearray(packed)
+        for _ in range(dice.randrange(1, 4)):
+            changed[dice.randrange(len(changed))] = dice.randrange(256)
+        with suppress(KafkaError):
+            decompress(kind, bytes(changed), MIB)
+
+
+def bombs() -> dict[Compression, bytes]:
+    """256 MiB of zeros in each codec."""
+    blank, count = bytes(MIB), 256
+    lz4 = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+    zstd = cramjam.zstd.Compressor(3)
+    gz = zlib.compressobj(9, wbits=31)
+    packed = b""
+    for _ in range(count):
+        lz4.compress(blank)
+        zstd.compress(blank)
+        packed += gz.compress(blank)
+    chunk = bytes(cramjam.snappy.compress_raw(blank))
+    return {
+        Compression.GZIP: packed + gz.flush(),
+        Compression.SNAPPY: bytes(compress(Compression.SNAPPY, b"")) + (struct.pack(">i", len(chunk)) + chunk) * count,
+        Compression.LZ4: bytes(lz4.finish()),
+        Compression.ZSTD: bytes(zstd.finish()),
+    }
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """The most memory that Python's allocator held meanwhile; the codecs' outputs are part of it."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_bomb_is_stopped_at_the_limit() -> None:
+    """Rule 1: 256 MiB of zeros against a limit of 1 MiB."""
+    for kind, bomb in bombs().items():
+        peak = peak_of(lambda kind=kind, bomb=bomb: refused(kind, bomb))  # type: ignore[misc]
+        assert peak < 4 * MIB, f"{kind.name} took {peak} bytes"
+        assert refused(kind, bomb) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_declared_size_is_not_believed() -> None:
+    """Rule 1: a raw snappy block of 10 bytes that says it holds 4 GiB; a chunk longer than what is there."""
+    block = b"\xff\xff\xff\xff\x0f" + b"\0" * 5
+    chunk = bytes(compress(Compression.SNAPPY, b"")) + struct.pack(">I", 0xFFFFFFF0) + b"x"
+    for data in (block, chunk, bytes(compress(Compression.SNAPPY, b"")) + struct.pack(">i", 10) + block):
+        assert peak_of(lambda data=data: refused(Compression.SNAPPY, data, 1 << 33)) < MIB  # type: ignore[misc]
+        assert refused(Compression.SNAPPY, data, 1 << 33) == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_nothing_larger_than_the_limit_passes_uncompressed_either() -> None:
+    """Rule 1 for the codec that is none."""
+    assert decompress(Compression.NONE, b"12345", 5) == b"12345"
+    assert refused(Compression.NONE, b"123456", 5) == ErrorCode.MESSAGE_TOO_LARGE

@@ -1,0 +1,377 @@
+"""Record batches: the header in place, patching, building, reading, what other clients have made."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from protocol.compression import Compression, decompress
+from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import varint
+from protocol.record_bytes import check_first, encode_record, scan
+from protocol.records import (
+    BATCH_OVERHEAD,
+    HEADER,
+    LOG_OVERHEAD,
+    BatchBuilder,
+    BatchHeader,
+    ControlType,
+    FileRegion,
+    Record,
+    TimestampType,
+    control_batch,
+    control_type,
+    coordinator_epoch_of,
+    crc_is_valid,
+    end_txn_marker,
+    headers,
+    parse_header,
+    patch,
+    records,
+    set_log_append_time,
+    set_max_timestamp,
+)
+from tests.support.batches import batch, broken_bodies, record, with_body, with_fields
+from tests.support.captured_batches import CAPTURED
+from tests.support.kafka import needs_kafka, run_tool
+
+NOW_MS = 1_763_000_000_000
+MAX = 1 << 24
+
+ONE_RECORD = bytes.fromhex(
+    "0000000000000000" "00000041" "ffffffff" "02" "1f929265" "0000" "00000000" "00000000000003e8" "00000000000003e8"
+    "0000000000001388" "0003" "00000007" "00000001" "1e" "00" "00" "00" "066b6579" "0676616c" "02" "0268" "01"
+)  # fmt: skip
+"""Offset 0, time 1000, producer 5000 epoch 3 sequence 7, key "key", value "val", a header "h" without value."""
+
+
+def read(data: bytes | bytearray, position: int = 0) -> list[Record]:
+    """The records of the batch at `position`."""
+    return records(data, position, parse_header(data, position), max_bytes=MAX)
+
+
+# ---- the header --------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_laid_out_as_the_format_says() -> None:
+    """Every byte of a small batch, written by hand."""
+    builder = BatchBuilder(producer_id=5000, producer_epoch=3, base_sequence=7)
+    builder.append(1000, b"key", b"val", (("h", None),))
+    built = builder.build()
+    assert bytes(built[:17]) == ONE_RECORD[:17]
+    assert bytes(built[21:]) == ONE_RECORD[21:]
+    assert built == ONE_RECORD
+    assert HEADER.size == BATCH_OVERHEAD == 61
+    assert read(ONE_RECORD) == [Record(0, 1000, b"key", b"val", (("h", None),))]
+
+
+def test_the_header_tells_what_follows_from_it() -> None:
+    """Sizes, offsets and sequences; sequences wrap at 2**31 - 1."""
+    header = BatchHeader(100, 88, 4, 2, 0, 0b111_1011, 9, 50, 60, 7, 1, 2**31 - 5, 10)
+    assert (header.size, header.last_offset, header.next_offset) == (100, 109, 110)
+    assert header.last_sequence == 4
+    assert header._replace(base_sequence=-1).last_sequence == -1
+    assert header.compression == Compression.LZ4
+    assert header.is_log_append_time
+    assert header.is_transactional
+    assert header.is_control
+    assert header.delete_horizon_ms == 50
+    bare = header._replace(attributes=0)
+    assert not any((bare.is_log_append_time, bare.is_transactional, bare.is_control))
+    assert bare.delete_horizon_ms is None
+
+
+def test_headers_finds_every_whole_batch_in_its_place() -> None:
+    """What a follower's fetch or a piece of a file holds: the last batch may be cut off."""
+    one, two = batch(NOW_MS, 2), batch(NOW_MS, 5)
+    data = bytes(one + two)
+    assert [(at, header.record_count) for at, header in headers(data)] == [(0, 2), (len(one), 5)]
+    for cut in range(len(one), len(data)):
+        assert [at for at, _ in headers(data[:cut])] == [0]
+    for cut in range(len(one)):
+        assert headers(data[:cut]) == []
+    assert headers(memoryview(data)[len(one) :])[0][1].record_count == 5
+
+
+@pytest.mark.parametrize(
+    ("position", "layout", "value", "code"),
+    [
+        (16, ">b", 0, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (16, ">b", 1, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (16, ">b", 3, ErrorCode.CORRUPT_MESSAGE),
+        (16, ">b", -1, ErrorCode.CORRUPT_MESSAGE),
+        (8, ">i", -1, ErrorCode.CORRUPT_MESSAGE),
+        (8, ">i", -(2**31), ErrorCode.CORRUPT_MESSAGE),
+        (8, ">i", 13, ErrorCode.CORRUPT_MESSAGE),
+        (8, ">i", 48, ErrorCode.CORRUPT_MESSAGE),
+    ],
+)
+def test_an_impossible_header_is_refused(position: int, layout: str, value: int, code: ErrorCode) -> None:
+    """Rules 1 and 2; also behind a good batch."""
+    good = batch(NOW_MS)
+    bad = bytearray(good)
+    struct.pack_into(layout, bad, position, value)
+    for data in (bad, good + bad):
+        with pytest.raises(KafkaError) as caught:
+            headers(data)
+        assert caught.value.code == code
+        assert caught.value.message
+    with pytest.raises(KafkaError) as caught:
+        parse_header(bad)
+    assert caught.value.code == code
+
+
+def test_a_header_that_is_cut_off_is_refused() -> None:
+    """parse_header is asked for a batch that must be there."""
+    good = bytes(batch(NOW_MS))
+    for size in range(BATCH_OVERHEAD):
+        with pytest.raises(KafkaError) as caught:
+            parse_header(good[:size])
+        assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    with pytest.raises(KafkaError):
+        parse_header(good, len(good) + 5)
+
+
+def test_the_crc_notices_every_flipped_bit_it_covers() -> None:
+    """From the attributes to the end; base offset and leader epoch may change."""
+    good = batch(NOW_MS, 2)
+    header = parse_header(good)
+    assert crc_is_valid(good, 0, header)
+    assert crc_is_valid(b"xyz" + bytes(good) + b"abc", 3, header)
+    for position in range(21, len(good)):
+        for bit in range(8):
+            good[position] ^= 1 << bit
+            assert not crc_is_valid(good, 0, header)
+            good[position] ^= 1 << bit
+
+
+def test_patching_touches_base_offset_and_leader_epoch_alone() -> None:
+    """Rule 3: both lie outside the CRC."""
+    good = batch(NOW_MS)
+    frame = memoryview(bytearray(b"abc" + bytes(good) + b"xyz"))
+    patch(frame, 3, 2**40 + 5, 17)
+    header = parse_header(frame, 3)
+    assert (header.base_offset, header.leader_epoch) == (2**40 + 5, 17)
+    assert crc_is_valid(frame, 3, header)
+    changed = [
+        index for index, (was, now) in enumerate(zip(b"abc" + bytes(good) + b"xyz", frame, strict=True)) if was != now
+    ]
+    assert set(changed) <= {*range(3, 11), *range(15, 19)}
+
+
+def test_log_append_time_replaces_all_times_and_can_be_taken_back() -> None:
+    """The type's bit, the max timestamp, the CRC; other attribute bits stay."""
+    data = with_fields(batch(NOW_MS), attributes=0x0F10)
+    header = set_log_append_time(data, 0, parse_header(data), 77)
+    assert header == parse_header(data)
+    assert header.attributes == 0x0F18
+    assert crc_is_valid(data, 0, header)
+    assert {record.timestamp_ms for record in read(data)} == {77}
+    header = set_max_timestamp(data, 0, header, TimestampType.CREATE_TIME, NOW_MS + 2)
+    assert data == with_fields(batch(NOW_MS), attributes=0x0F10)
+
+
+# ---- records -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(CAPTURED))
+def test_batches_of_other_clients_are_read(name: str) -> None:
+    """Java's and librdkafka's producers, every codec."""
+    data = CAPTURED[name]
+    ((position, header),) = headers(data)
+    assert crc_is_valid(data, position, header)
+    assert Compression(header.compression).name.lower() == name.split("-")[1]
+    found = read(data)
+    assert [record.offset for record in found] == [0, 1, 2, 3, 4]
+    assert [record.value and json.loads(record.value)["flight"] for record in found][:4] == [1000, 1001, 1002, 1003]
+    if name.startswith("java"):
+        assert [record.key for record in found] == [b"key-%d" % index for index in range(5)]
+        assert [record.headers for record in found] == [(("a", b"%d" % index), ("b", b"x")) for index in range(5)]
+    else:
+        assert (found[3].key, found[4].value) == (None, None)
+        assert [record.timestamp_ms for record in found] == [1357016400000 + index * 60_000 for index in range(5)]
+        assert found[1].headers == (("trace", b"\0\1"), ("none", None))
+    keyless = [index for index in range(5) if found[index].key is None]
+    assert scan(decompress(header.compression, data[61:], MAX), 5)[1] == keyless
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+@pytest.mark.parametrize("name", sorted(broken_bodies()))
+def test_broken_records_are_refused_by_every_reader(name: str, codec: Compression) -> None:
+    """Rules 1 and 2 of the records' bytes."""
+    body = broken_bodies()[name]
+    data = with_body(body, 2, NOW_MS, codec)
+    with pytest.raises(KafkaError) as caught:
+        read(data)
+    assert caught.value.code == ErrorCode.INVALID_RECORD
+    with pytest.raises(KafkaError) as caught:
+        scan(body, 2)
+    assert caught.value.code == ErrorCode.INVALID_RECORD
+    if "header" not in name:
+        with pytest.raises(KafkaError):
+            check_first(memoryview(body), 2, 2)
+
+
+def test_a_varint_that_never_ends_is_an_invalid_record() -> None:
+    """Five bytes hold 32 bits, ten hold 64."""
+    for start in (b"\x80" * 6, varint(20) + b"\0" + b"\x80" * 11, varint(20) + b"\0\0" + b"\x80" * 6):
+        with pytest.raises(KafkaError):
+            read(with_body(start + bytes(40), 1, NOW_MS))
+        with pytest.raises(KafkaError):
+            scan(start + bytes(40), 1)
+
+
+def test_extreme_values_come_back() -> None:
+    """Times far apart, long fields, offsets with gaps as compaction leaves them."""
+    builder = BatchBuilder(2**62)
+    expected = []
+    for index, (time_ms, key) in enumerate(((-1, None), (2**62, b""), (-(2**62), b"k" * 70_000), (0, b"k" * 63))):
+        builder.append(time_ms, key, key, (("ü" * index, key),) * index, offset=2**62 + index * 1000)
+        expected.append(Record(2**62 + index * 1000, time_ms, key, key, (("ü" * index, key),) * index))
+    assert builder.next_offset == 2**62 + 3001
+    data = builder.build()
+    assert read(data) == expected
+    assert parse_header(data).last_offset_delta == 3000
+    assert parse_header(data).max_timestamp == 2**62
+
+
+def test_header_keys_that_are_no_text_survive() -> None:
+    """Rule 5 of the records' bytes."""
+    key = b"\xff\xfe\x80".decode("utf-8", "surrogateescape")
+    builder = BatchBuilder()
+    builder.append(1, b"k", b"v", [(key, b"x")])
+    data = builder.build()
+    assert b"\xff\xfe\x80" in data
+    assert read(data)[0].headers == ((key, b"x"),)
+
+
+def test_an_empty_batch_of_a_compacted_log_has_no_records() -> None:
+    """Compaction keeps the header for offsets and sequences."""
+    assert read(with_fields(with_body(b"", 1, NOW_MS), record_count=0)) == []
+
+
+def test_reading_is_bounded() -> None:
+    """A batch may grow in memory only as far as its reader allows."""
+    data = batch(NOW_MS, 3, compression=Compression.ZSTD, value=bytes(100_000))
+    assert len(data) < 500
+    with pytest.raises(KafkaError) as caught:
+        records(data, 0, parse_header(data), max_bytes=100_000)
+    assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+    with pytest.raises(KafkaError) as caught:
+        records(data[:-1], 0, parse_header(data), max_bytes=MAX)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_scan_tells_times_and_missing_keys() -> None:
+    """What the checks of whole batches need, without keeping a record."""
+    body = b""
+    for index, (delta, key) in enumerate(((0, b"k"), (-5, None), (2**40, b"x" * 100), (70, None), (9000, b""))):
+        encoded = encode_record(delta, index, key, b"v" * 200, (("h", None), ("i", b"j")))
+        body += varint(len(encoded)) + bytes(encoded)
+    assert scan(body, 5) == ([0, -5, 2**40, 70, 9000], [1, 3])
+    for count in (4, 6):
+        with pytest.raises(KafkaError):
+            scan(body, count)
+
+
+def test_check_first_reads_no_further_than_its_limit() -> None:
+    """What lies behind it may be anything; up to it the records must fill the batch."""
+    body = record(0) + record(1, value=b"v" * 100) + record(2)
+    check_first(memoryview(body), 3, 3)
+    check_first(memoryview(body), 3, 99)
+    check_first(memoryview(body + b"\xff" * 30), 5, 3)
+    for data, count in ((body, 2), (body, 4), (body + b"\0", 3), (body[:-1], 3), (body + b"\xff" * 30, 5)):
+        with pytest.raises(KafkaError):
+            check_first(memoryview(data), count, 99)
+
+
+# ---- control batches ---------------------------------------------------------------------------------------
+
+
+def test_a_marker_is_laid_out_as_kafka_writes_it() -> None:
+    """Key: i16 version 0, i16 type; value: i16 version 0, i32 coordinator epoch."""
+    data = end_txn_marker(
+        ControlType.COMMIT, producer_id=9, producer_epoch=2, coordinator_epoch=5, timestamp_ms=NOW_MS, base_offset=44
+    )
+    header = parse_header(data)
+    assert (header.attributes, header.producer_id, header.producer_epoch, header.base_sequence) == (0x30, 9, 2, -1)
+    (marker,) = read(data)
+    assert marker == Record(44, NOW_MS, bytes.fromhex("00000001"), bytes.fromhex("000000000005"), ())
+    assert control_type(marker.key) == ControlType.COMMIT
+    assert coordinator_epoch_of(marker.value) == 5
+
+
+def test_control_batches_hold_several_records() -> None:
+    """A snapshot begins with one that holds header, KRaft version and voters."""
+    entries = [(ControlType.SNAPSHOT_HEADER, b"a"), (ControlType.KRAFT_VERSION, b"b"), (ControlType.KRAFT_VOTERS, b"c")]
+    data = control_batch(entries, base_offset=3, timestamp_ms=NOW_MS, leader_epoch=6)
+    header = parse_header(data)
+    assert (header.attributes, header.leader_epoch, header.producer_id, header.next_offset) == (0x20, 6, -1, 6)
+    assert [(control_type(record.key), record.value) for record in read(data)] == entries
+
+
+def test_broken_control_records_are_refused() -> None:
+    """Their keys and values come from a log, and logs can be anything."""
+    for key in (None, b"", b"\0\0\0", b"\xff\xff\0\0"):
+        with pytest.raises(KafkaError):
+            control_type(key)
+    assert control_type(b"\0\1\0\x63") == 99
+    for value in (None, b"", b"\0" * 5):
+        with pytest.raises(KafkaError):
+            coordinator_epoch_of(value)
+
+
+# ---- Kafka reads ours --------------------------------------------------------------------------------------
+
+
+@needs_kafka
+def test_dump_log_segments_reads_our_batches_in_every_codec(tmp_path: Path) -> None:
+    """The other direction: Java's codecs and record iterator over a log of ours."""
+    log = bytearray()
+    end = 0
+    for codec in Compression:
+        builder = BatchBuilder(
+            end, compression=codec, leader_epoch=4, producer_id=8, producer_epoch=0, base_sequence=end
+        )
+        for index in range(40):
+            builder.append(NOW_MS + index, None if index == 1 else b"key %d" % index, b"value " * index, (("h", b"x"),))
+        log += builder.build()
+        end = builder.next_offset
+    builder = BatchBuilder(end, compression=Compression.LZ4)
+    builder.append(NOW_MS, b"large", bytes(range(256)) * 3000)
+    log += builder.build()
+    log += end_txn_marker(
+        ControlType.ABORT,
+        producer_id=8,
+        producer_epoch=0,
+        coordinator_epoch=3,
+        timestamp_ms=NOW_MS,
+        base_offset=end + 1,
+    )
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(log)
+    done = run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", path, "--deep-iteration", "--print-data-log")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split("compresscodec: ")[1].split()[0] for line in lines if line.startswith("baseOffset")] == [
+        "none", "gzip", "snappy", "lz4", "zstd", "lz4", "none",
+    ]  # fmt: skip
+    assert all("isvalid: true" in line for line in lines if line.startswith("baseOffset"))
+    inner = [line for line in lines if line.startswith("| offset")]
+    assert len(inner) == end + 2
+    assert "endTxnMarker: ABORT coordinatorEpoch: 3" in inner[-1]
+    assert [line.split("payload: ")[1].rstrip() for line in inner[80:120]] == [
+        ("value " * n).rstrip() for n in range(40)
+    ]
+
+
+def test_a_region_is_a_file_and_a_range() -> None:
+    """Seam 2: only its length is asked; it keeps the file."""
+    with Path(__file__).open("rb") as file:
+        region = FileRegion(file, 5, 7)
+        assert (region.file.fileno(), region.position, region.length) == (file.fileno(), 5, 7)
+        assert "5, 7" in repr(region)
+    assert LOG_OVERHEAD == 12

@@ -287,7 +287,7 @@ class ClassicGroup:
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest that any member allows for a rebalance."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return max((0, *(member.rebalance_timeout_ms for member in self.members.values())))
 
     def elect_joined_leader(self) -> bool:
         """Make sure that the leader is one who has joined; False when nobody has."""
@@ -426,9 +426,9 @@ def joined(group: ClassicGroup, member_id: str, *, with_members: bool) -> JoinGr
     )
 
 
-def refused_join(member_id: str, error: ErrorCode, protocol_name: str | None = "") -> JoinGroupResponse:
+def refused_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:
     """A JoinGroup that led to nothing."""
-    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=protocol_name)
+    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=None)
 
 
 def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:

@@ -143,7 +143,7 @@ class Rebalancer:
             return self._add(group, caller, request, protocols, member_id, reply)
         error = group.check_member(member_id, request.group_instance_id)
         if error is not _NONE:
-            reply(refused_join(member_id, error, protocol_name=None))
+            reply(refused_join(member_id, error))
             return NOTHING
         return self._rejoin(group, group.members[member_id], request, protocols, reply)
 
@@ -240,7 +240,7 @@ class Rebalancer:
         """A static member came back without the id that it had."""
         leader_before = group.leader_id
         fenced = ErrorCode.FENCED_INSTANCE_ID
-        group.answer_join(old, refused_join(old.member_id, fenced, protocol_name=None))
+        group.answer_join(old, refused_join(old.member_id, fenced))
         answer_sync(old, SyncGroupResponse(error_code=fenced))
         member = group.replace_static(old, member_id)
         self.sessions.start(group, member, member.session_timeout_ms)

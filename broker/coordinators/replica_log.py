@@ -1,0 +1,62 @@
+"""A coordinator's partition as the ReplicaManager keeps it: appended to with acks=all, read back at the start.
+
+NOT HERE What is written and when it counts (`runtime.py`), the partition itself (`replication/partition.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.coordinators.runtime import Clock
+from protocol.errors import ErrorCode, KafkaError
+from replication.replica_manager import ReplicaManager
+from storage.log import AppendInfo
+from storage.validation import Origin
+
+_ALL = -1
+
+
+class ReplicaLog:
+    """The ShardLog of one partition that is led here."""
+
+    def __init__(self, replicas: ReplicaManager, topic: str, partition: int, clock: Clock) -> None:
+        self._replicas = replicas
+        self._topic = topic
+        self._partition = partition
+        self._clock = clock
+        self._log = replicas.find(topic, partition).log
+
+    @property
+    def start_offset(self) -> int:
+        """Where it begins."""
+        return self._log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Where it ends."""
+        return self._log.log_end_offset
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """The largest batch that it takes."""
+        return self._log.config.max_message_bytes
+
+    def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
+        """Append; `done` is called when every in-sync replica has the batch, or cannot have it."""
+
+        def report(code: ErrorCode, _info: AppendInfo | None, _error: KafkaError | None) -> None:
+            done(code)
+
+        self._replicas.append(
+            self._topic,
+            self._partition,
+            batch,
+            acks=_ALL,
+            wall_ms=self._clock.wall_ms(),
+            done=report,
+            origin=Origin.COORDINATOR,
+        )
+
+    def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview:
+        """Whole batches from the one that holds `offset`."""
+        return self._log.read_records(offset, max_bytes)

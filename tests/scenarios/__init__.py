@@ -1,0 +1,1 @@
+"""Scenarios: commands and the transcripts that they must give."""

@@ -1,0 +1,284 @@
+"""Runs a scenario: text with commands, each followed by what must come of it.
+
+FORMAT   # ...                              a remark
+         > ACTOR API.VERSION field=... ...   ACTOR sends a request; fields as Python literals, structs as dict(...)
+         < ACTOR field=... ...               an answer to ACTOR: the fields that differ from their defaults
+         . ACTOR waits                       no answer yet
+         = advance MS                        time passes
+         = topic NAME PARTITIONS             a topic is made;  = delete NAME  deletes it
+         = restart                           the broker stops and starts again
+         ! SETTING=VALUE ...                  first of all: what differs from `SETTINGS`
+RULES    1. Expected lines follow their command at once: the actor's own answer first, then those of others by name.
+         2. Member ids are shown as ACTOR-1, ACTOR-2, ... in the order in which they appear, and may be named so.
+         3. Topic ids are written and shown as id('NAME').
+         4. What a map of Java puts in no certain order (members, groups, partitions) is shown sorted.
+         5. To see that nobody answers takes time, in every world as much: `OWN_MS` for the one who asked, `OTHERS_MS`
+            for everyone else who waits. A scenario's timeouts must be longer than that.
+NOT HERE The worlds in which a scenario can run (`tests/support/group_world.py`).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from protocol.api import APIS
+from protocol.errors import ErrorCode
+from protocol.messages.groups import ListGroupsResponse
+from protocol.schema import EMPTY, Message, fields_of
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_CLASSES = {api.request.__name__.removesuffix("Request"): api.request for api in APIS.values()}
+_ALL_BY_NAME = {
+    f"{field.wire.element.message.__name__}": field.wire.element.message
+    for api in APIS.values()
+    for field in fields_of(api.request)
+    if field.wire.element is not None and field.wire.element.message is not None
+}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "JoinGroup": {
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 10_000,
+        "member_id": "",
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    },
+    "SyncGroup": {"assignments": [], "protocol_type": "consumer", "protocol_name": "range"},
+    "OffsetCommit": {"generation_id_or_member_epoch": -1, "member_id": "", "committed_metadata": ""},
+}
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 100,
+    "offsets.topic.num.partitions": 5,
+}
+"""What holds in every scenario that does not say otherwise; the rest is as in Kafka."""
+
+OWN_MS = 250
+OTHERS_MS = 60
+
+_SORTED = {"members": "member_id", "groups": "group_id", "results": "group_id", "partitions": "partition_index"}
+
+
+def settings_of(text: str) -> dict[str, int]:
+    """The settings that a scenario wants."""
+    settings = dict(SETTINGS)
+    for line in text.splitlines():
+        if line.startswith("!"):
+            for pair in line[1:].split():
+                name, _, value = pair.partition("=")
+                settings[name] = int(value)
+    return settings
+
+
+class World(Protocol):
+    """Where a scenario runs."""
+
+    def create_topic(self, name: str, partitions: int) -> None: ...
+    def delete_topic(self, name: str) -> None: ...
+    def topic_id(self, name: str) -> bytes: ...
+    def send(self, actor: str, request: Message, version: int) -> None: ...
+    def take(self, actor: str, patience_ms: int) -> Message | None: ...
+    def advance(self, ms: int) -> None: ...
+    def restart(self) -> None: ...
+
+
+class Names:
+    """Stable names for ids that are different every time."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._shown: dict[str, str] = {}
+        self._real: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        self._topics: dict[bytes, str] = {}
+
+    def show(self, value: str) -> str:
+        """A string for the transcript."""
+        if value in self._shown:
+            return self._shown[value]
+        match = _UUID.search(value)
+        if match is None:
+            return value
+        prefix = value[: match.start()].rstrip("-") or "member"
+        self._counts[prefix] = self._counts.get(prefix, 0) + 1
+        shown = f"{prefix}-{self._counts[prefix]}"
+        self._shown[value] = shown
+        self._real[shown] = value
+        return shown
+
+    def real(self, value: str) -> str:
+        """A string of a scenario as the broker knows it."""
+        return self._real.get(value, value)
+
+    def topic(self, name: str) -> bytes:
+        """The id of a topic."""
+        topic_id = self._world.topic_id(name)
+        self._topics[topic_id] = name
+        return topic_id
+
+    def show_bytes(self, value: bytes) -> str:
+        """Bytes for the transcript."""
+        value = bytes(value)
+        return f"id({self._topics[value]!r})" if value in self._topics else repr(value)
+
+
+class Runner:
+    """Runs commands in a world and writes down what comes of them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._names = Names(world)
+        self._waiting: set[str] = set()
+        self._named: set[str] = set()
+        """Everything that the scenario names: a broker may have groups of other scenarios."""
+
+    def run(self, text: str) -> str:
+        """The transcript: the scenario's own remarks and commands with what really came of them."""
+        out: list[str] = []
+        self._named = set(re.findall(r"'([^']*)'", text))
+        for line in text.splitlines():
+            if line.startswith(("<", ".")):
+                continue
+            out.append(line)
+            if line.startswith(">"):
+                out += self._send(line[1:].strip())
+            elif line.startswith("="):
+                out += self._do(*line[1:].split())
+        return "\n".join(out) + "\n"
+
+    def _do(self, verb: str, *args: str) -> Iterator[str]:
+        if verb == "advance":
+            self._world.advance(int(args[0]))
+        elif verb == "topic":
+            self._world.create_topic(args[0], int(args[1]))
+            self._names.topic(args[0])
+        elif verb == "delete":
+            self._world.delete_topic(args[0])
+        else:
+            assert verb == "restart", f"no such command: {verb}"
+            self._world.restart()
+            self._waiting.clear()
+        yield from self._others("")
+
+    def _send(self, command: str) -> Iterator[str]:
+        actor, rest = command.split(" ", 1)
+        api, _, fields = rest.partition(" ")
+        name, version = api.split(".")
+        request = self._request(name, int(version), fields)
+        self._world.send(actor, request, int(version))
+        self._waiting.add(actor)
+        answer = self._world.take(actor, OWN_MS)
+        if answer is None:
+            yield f". {actor} waits"
+        else:
+            yield self._show(actor, answer)
+        yield from self._others(actor)
+
+    def _others(self, actor: str) -> Iterator[str]:
+        for other in sorted(self._waiting - {actor}):
+            answer = self._world.take(other, OTHERS_MS)
+            if answer is not None:
+                yield self._show(other, answer)
+
+    # ---- requests
+
+    def _request(self, name: str, version: int, fields: str) -> Message:
+        call = ast.parse(f"f({', '.join(_split(fields))})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        values = {str(keyword.arg): self._value(keyword.value) for keyword in call.keywords}
+        cls = _CLASSES[name]
+        for key, default in _DEFAULTS.get(name, {}).items():
+            field = next((field for field in fields_of(cls) if field.name == key), None)
+            if field is not None and field.is_in(version):
+                values.setdefault(key, default)
+        return _build(cls, values)
+
+    def _value(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant):
+            return self._names.real(node.value) if isinstance(node.value, str) else node.value
+        if isinstance(node, ast.List):
+            return [self._value(element) for element in node.elts]
+        if isinstance(node, ast.UnaryOp):
+            return ast.literal_eval(node)
+        if isinstance(node, ast.BinOp):
+            return self._value(node.left) * self._value(node.right)
+        assert isinstance(node, ast.Call)
+        assert isinstance(node.func, ast.Name)
+        if node.func.id == "id":
+            return self._names.topic(self._value(node.args[0]))
+        return {str(keyword.arg): self._value(keyword.value) for keyword in node.keywords}
+
+    # ---- answers
+
+    def _show(self, actor: str, answer: Message) -> str:
+        self._waiting.discard(actor)
+        if isinstance(answer, ListGroupsResponse):
+            answer.groups = [group for group in answer.groups if group.group_id in self._named]
+        return f"< {actor} {self._fields(answer)}".rstrip()
+
+    def _fields(self, message: Message) -> str:
+        shown = []
+        for field in fields_of(type(message)):
+            value = getattr(message, field.name)
+            if field.name == "error_code":
+                if value or not _has_error_below(message):
+                    shown.append(f"error={ErrorCode(value).name}")
+            elif value != (field.default if field.default is not EMPTY else []):
+                shown.append(f"{field.name}={self._show_value(field.name, value)}")
+        return " ".join(shown)
+
+    def _show_value(self, name: str, value: Any) -> str:
+        if isinstance(value, str):
+            return repr(self._names.show(value))
+        if isinstance(value, bytes | bytearray | memoryview):
+            return self._names.show_bytes(bytes(value))
+        if isinstance(value, list):
+            items = value
+            if name in _SORTED and value and isinstance(value[0], Message):
+                items = sorted(value, key=lambda item: self._sort_key(getattr(item, _SORTED[name])))
+            return f"[{', '.join(self._show_value('', item) for item in items)}]"
+        return f"({self._fields(value)})" if isinstance(value, Message) else repr(value)
+
+    def _sort_key(self, value: str | int) -> tuple[int, str]:
+        return (value, "") if isinstance(value, int) else (0, self._names.show(value))
+
+
+def _has_error_below(message: Message) -> bool:
+    return type(message).__name__.endswith(("DescribedGroup", "DeletableGroupResult"))
+
+
+def _split(fields: str) -> list[str]:
+    """Fields separated by spaces, which may stand inside of brackets and quotes too."""
+    found, depth, quote, start = [], 0, "", 0
+    for at, char in enumerate(fields):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "([":
+            depth += 1
+        elif char in ")]":
+            depth -= 1
+        elif char == " " and not depth:
+            found.append(fields[start:at])
+            start = at + 1
+    found.append(fields[start:])
+    return [field for field in found if field]
+
+
+def _build(cls: type[Message], values: dict[str, Any]) -> Message:
+    """A message of a class from plain values."""
+    built: dict[str, Any] = {}
+    for field in fields_of(cls):
+        if field.name not in values:
+            if not field.has_default:
+                built[field.name] = [] if field.wire.kind == "array" else field.wire.zero
+            continue
+        value = values[field.name]
+        nested = field.wire.element.message if field.wire.element is not None else None
+        if nested is not None and value is not None:
+            value = [_build(nested, item) for item in value]
+        built[field.name] = value
+    return cls(**built)

@@ -1,0 +1,395 @@
+"""Groups without a broker: the handlers over shards, a fake log, a fake clock; and the same seen through a socket.
+
+RULES    1. A world answers requests of named actors. An actor's name is its client id: its member ids begin with it.
+         2. Requests and answers pass through the codec of their version, so a world sees what a client sees.
+         3. Time moves only when told to; in a world of sockets, it is slept away.
+NOT HERE The language of scenarios (`tests/scenarios/run.py`).
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from broker.addresses import Addresses
+from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.rebalance import GroupSettings
+from broker.coordinators.runtime import CoordinatorRuntime
+from broker.handlers.coordination import CoordinationHandlers
+from broker.handlers.router import ConnectionInfo, Pending, RequestContext, Router
+from broker.security.authorizer import ANONYMOUS, AllowAll
+from protocol.api import APIS, request_header_version, response_header_version
+from protocol.codec import decode, encode
+from protocol.errors import ErrorCode
+from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from protocol.messages.headers import RequestHeader, ResponseHeader
+from protocol.records import headers, patch
+from protocol.schema import Message
+from replication.deadlines import Deadlines
+from replication.image import BrokerImage, Changes, Endpoint, MetadataImage, PartitionState, TopicImage
+
+NODE = 1
+START_WALL_MS = 1_700_000_000_000
+
+
+class FakeClock:
+    """Stands still until it is moved; moving it runs what comes due on the way."""
+
+    def __init__(self) -> None:
+        self.now_mono_ms = 1_000
+        self.deadlines = Deadlines()
+
+    def mono_ms(self) -> int:
+        """Milliseconds since some start."""
+        return self.now_mono_ms
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return START_WALL_MS + self.now_mono_ms
+
+    def advance(self, ms: int) -> None:
+        """Let time pass, deadline by deadline."""
+        end = self.now_mono_ms + ms
+        while (due := self.deadlines.next_mono_ms()) is not None and due <= end:
+            self.now_mono_ms = max(self.now_mono_ms, due)
+            self.deadlines.run_due(self.now_mono_ms)
+        self.now_mono_ms = end
+
+
+class FakeLog:
+    """One partition in memory; it can refuse, and it can keep commits waiting."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.start_offset = 0
+        self.end_offset = 0
+        self.max_batch_bytes = 1_048_588
+        self.refusal: ErrorCode | None = None
+        self.is_holding = False
+        self.held: list[Callable[[ErrorCode], None]] = []
+
+    def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
+        """Take a batch."""
+        if self.refusal is not None:
+            done(self.refusal)
+            return
+        patch(batch, 0, self.end_offset, 0)
+        self.batches.append(bytes(batch))
+        self.end_offset = headers(batch)[0][1].next_offset
+        if self.is_holding:
+            self.held.append(done)
+        else:
+            done(ErrorCode.NONE)
+
+    def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Report on everything that was held back."""
+        held, self.held = self.held, []
+        for done in held:
+            done(error)
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Batches from one that holds the offset."""
+        found = b""
+        for batch in self.batches:
+            if headers(batch)[0][1].next_offset > offset and (not found or len(found) + len(batch) <= max_bytes):
+                found += batch
+        return found
+
+
+def topic_id_of(name: str, generation: int = 0) -> bytes:
+    """A made-up topic id that tells its topic when printed."""
+    return f"{name}.{generation}".encode().ljust(16, b".")[:16]
+
+
+class ImageHolder:
+    """A metadata image of one broker that topics can be added to."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage("cluster")
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, 0)
+        self.image.brokers[NODE] = BrokerImage(NODE, 1, bytes(16), (endpoint,), {}, None, False, False, ())
+        self._made = 0
+
+    def add_topic(self, name: str, partitions: int, epoch: int = 0) -> Changes:
+        """Make a topic led here."""
+        states = {index: PartitionState((NODE,), (NODE,), NODE, epoch, 0) for index in range(partitions)}
+        topic = TopicImage(name, topic_id_of(name, self._made), states)
+        self._made += 1
+        self.image.topics_by_name[name] = topic
+        self.image.topics_by_id[topic.topic_id] = topic
+        changes = Changes()
+        changes.partitions[topic.topic_id] = set(states)
+        return changes
+
+    def remove_topic(self, name: str) -> Changes:
+        """Delete a topic."""
+        topic = self.image.topics_by_name.pop(name)
+        del self.image.topics_by_id[topic.topic_id]
+        changes = Changes()
+        changes.removed_topics[topic.topic_id] = topic
+        return changes
+
+
+class LocalWorld:
+    """The handlers of the group APIs and everything below them, without I/O."""
+
+    def __init__(self, settings: GroupSettings | None = None, offsets_partitions: int = 5) -> None:
+        self.clock = FakeClock()
+        self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
+        self.logs = [FakeLog() for _ in range(offsets_partitions)]
+        self.holder = ImageHolder()
+        self._uuids = 0
+        self._epoch = 0
+        self.connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 5000), ANONYMOUS)
+        self.answers: dict[str, list[Message]] = {}
+        self.waiting: dict[str, Pending] = {}
+        self._start()
+
+    def _start(self) -> None:
+        self.runtime = CoordinatorRuntime(
+            OFFSETS_TOPIC,
+            lambda host: GroupCoordinator(host, self.settings, self._uuid),
+            lambda partition: self.logs[partition],
+            self.clock.deadlines,
+            self.clock,
+        )
+        self.handlers = CoordinationHandlers(
+            self.runtime,
+            lambda: self.holder.image,
+            Addresses(NODE, frozenset()),
+            AllowAll(),
+            self._create_topics,
+            CreatableTopic(name=OFFSETS_TOPIC, num_partitions=len(self.logs), replication_factor=1),
+        )
+        self.router = Router(self.handlers.routes())
+
+    def _uuid(self) -> str:
+        self._uuids += 1
+        return f"00000000-0000-0000-0000-{self._uuids:012}"
+
+    def _create_topics(
+        self, request: CreateTopicsRequest, _: int, reply: Callable[[CreateTopicsResponse], None]
+    ) -> None:
+        for topic in request.topics:
+            self.create_topic(topic.name, topic.num_partitions)
+        results = [CreatableTopicResult(name=topic.name, error_code=0, error_message=None) for topic in request.topics]
+        reply(CreateTopicsResponse(topics=results))
+
+    # ---- what a scenario does
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Make a topic, as the controller would."""
+        changes = self.holder.add_topic(name, partitions, self._epoch)
+        self.runtime.image_changed(changes, self.holder.image, NODE)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, as the controller would."""
+        self.runtime.image_changed(self.holder.remove_topic(name), self.holder.image, NODE)
+
+    def topic_id(self, name: str) -> bytes:
+        """The id of a topic that is there."""
+        return self.holder.image.topics_by_name[name].topic_id
+
+    def send(self, actor: str, request: Message, version: int) -> None:
+        """Send a request; `take` has the answer when there is one."""
+        key = type(request).API_KEY
+        request = decode(type(request), version, encode(request, version))
+        clock = self.clock
+        context = RequestContext(key, version, 1, actor, self.connection, clock.mono_ms(), clock.wall_ms())
+        answer = self.router.table[key].handler(context, request)
+        if isinstance(answer, Pending):
+            self.waiting[actor] = answer
+            answer.deliver_to(lambda message: self._deliver(actor, message, version), lambda _: None)
+        else:
+            self._deliver(actor, answer, version)
+
+    def _deliver(self, actor: str, answer: Message | None, version: int) -> None:
+        assert answer is not None
+        self.waiting.pop(actor, None)
+        seen = decode(type(answer), version, encode(answer, version))
+        self.answers.setdefault(actor, []).append(seen)
+
+    def take(self, actor: str, patience_ms: int = 0) -> Message | None:
+        """The next answer to an actor, if there is one in so much time; what is due now happens first."""
+        clock = self.clock
+        end = clock.now_mono_ms + patience_ms
+        clock.advance(0)
+        while not self.answers.get(actor):
+            due = clock.deadlines.next_mono_ms()
+            if due is None or due > end:
+                clock.advance(end - clock.now_mono_ms)
+                return None
+            clock.advance(due - clock.now_mono_ms)
+        return self.answers[actor].pop(0)
+
+    def ask(self, request: Message, version: int, actor: str = "client") -> Any:
+        """Send and take the answer, which must be there at once."""
+        self.send(actor, request, version)
+        answer = self.take(actor)
+        assert answer is not None, f"{actor} waits"
+        return answer
+
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        self.clock.advance(ms)
+
+    def restart(self) -> None:
+        """Stop the broker and start it again: the logs stay, all else is read back."""
+        self.runtime.close()
+        self.answers.clear()
+        self.waiting.clear()
+        self._epoch += 1
+        self._start()
+        if OFFSETS_TOPIC in self.holder.image.topics_by_name:
+            changes = self.holder.add_topic(OFFSETS_TOPIC, len(self.logs), self._epoch)
+            self.runtime.image_changed(changes, self.holder.image, NODE)
+        while self.runtime.is_loading:
+            self.clock.advance(1)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def local_world(settings: dict[str, int]) -> LocalWorld:
+    """A world in memory with settings under Kafka's names, and the topic of the offsets in it."""
+    world = LocalWorld(
+        GroupSettings(
+            min_session_timeout_ms=settings["group.min.session.timeout.ms"],
+            initial_rebalance_delay_ms=settings["group.initial.rebalance.delay.ms"],
+            max_size=settings.get("group.max.size", GroupSettings().max_size),
+        ),
+        settings["offsets.topic.num.partitions"],
+    )
+    world.create_topic(OFFSETS_TOPIC, settings["offsets.topic.num.partitions"])
+    return world
+
+
+class SocketWorld:
+    """The same through sockets, for any broker: Apache Kafka too."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, port = bootstrap.rsplit(":", 1)
+        self._address = (host, int(port))
+        self._connections: dict[str, _Connection] = {}
+        self._topic_ids: dict[str, bytes] = {}
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Make a topic and wait until it can be used."""
+        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+        answer = self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 7, actor="admin")
+        assert answer.topics[0].error_code in {0, ErrorCode.TOPIC_ALREADY_EXISTS}, answer
+        from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+        while True:
+            asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+            found = self.ask(asked, 12, actor="admin").topics[0]
+            if found.error_code == 0 and len(found.partitions) == partitions:
+                self._topic_ids[name] = found.topic_id
+                return
+            time.sleep(0.05)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; the coordinator hears of it a little later."""
+        from protocol.messages.admin import DeleteTopicsRequest
+
+        answer = self.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 5, actor="admin")
+        assert answer.responses[0].error_code == 0, answer
+        time.sleep(0.5)
+
+    def topic_id(self, name: str) -> bytes:
+        """The id of a topic that is there."""
+        return self._topic_ids[name]
+
+    def send(self, actor: str, request: Message, version: int) -> None:
+        """Send a request."""
+        connection = self._connections.get(actor)
+        if connection is None or connection.is_closed:
+            connection = self._connections[actor] = _Connection(self._address, actor)
+        connection.send(request, version)
+
+    def take(self, actor: str, patience_ms: int) -> Message | None:
+        """The next answer to an actor, if one comes in time."""
+        connection = self._connections.get(actor)
+        return None if connection is None else connection.take(patience_ms / 1000)
+
+    def ask(self, request: Message, version: int, actor: str = "client") -> Any:
+        """Send and wait for the answer."""
+        self.send(actor, request, version)
+        answer = self._connections[actor].take(30)
+        assert answer is not None, f"{actor} waits"
+        return answer
+
+    def find_coordinator(self) -> None:
+        """Wait until the topic of the offsets is there and loaded."""
+        from protocol.messages.groups import DescribeGroupsRequest
+        from protocol.messages.metadata import FindCoordinatorRequest
+
+        keys = [f"any-{number}" for number in range(100)]
+        asked = FindCoordinatorRequest(coordinator_keys=keys)
+        while any(one.error_code for one in self.ask(asked, 4, actor="admin").coordinators):
+            time.sleep(0.1)
+        while any(one.error_code for one in self.ask(DescribeGroupsRequest(groups=keys), 5, actor="admin").groups):
+            time.sleep(0.1)
+
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        time.sleep(ms / 1000)
+
+    def restart(self) -> None:
+        """Not for a broker that others use too."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Hang up."""
+        for connection in self._connections.values():
+            connection.close()
+
+
+class _Connection:
+    def __init__(self, address: tuple[str, int], client_id: str) -> None:
+        self._socket = socket.create_connection(address, timeout=30)
+        self._client_id = client_id
+        self._expected: list[tuple[type[Message], int]] = []
+        self.is_closed = False
+
+    def send(self, request: Message, version: int) -> None:
+        key = type(request).API_KEY
+        header = RequestHeader(
+            request_api_key=key, request_api_version=version, correlation_id=7, client_id=self._client_id
+        )
+        frame = encode(header, request_header_version(key, version)) + encode(request, version)
+        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+        self._expected.append((type(request), version))
+
+    def take(self, patience_s: float) -> Message | None:
+        if self.is_closed or not self._expected:
+            return None
+        if not select.select([self._socket], [], [], patience_s)[0]:
+            return None
+        try:
+            (length,) = struct.unpack(">i", self._read(4))
+            frame = self._read(length)
+        except EOFError:
+            self.is_closed = True
+            return None
+        cls, version = self._expected.pop(0)
+        key = cls.API_KEY
+        header_version = response_header_version(key, version)
+        start = len(encode(decode(ResponseHeader, header_version, frame), header_version))
+        return decode(APIS[key].response, version, frame, start)
+
+    def _read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = self._socket.recv(count - len(data))
+            if not piece:
+                raise EOFError
+            data += piece
+        return data
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,286 @@
+"""Record batches against themselves, against three other libraries, and against random damage."""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
+from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
+from kio.records import readers as kio_readers
+from kio.records import schema as kio_schema_module
+from kio.records import writers as kio_writers
+
+from protocol.compression import Compression
+from protocol.errors import ErrorCode, KafkaError
+from protocol.record_bytes import check_first, scan
+from protocol.records import (
+    BATCH_OVERHEAD,
+    BatchBuilder,
+    Record,
+    crc_is_valid,
+    end_txn_marker,
+    headers,
+    parse_header,
+    records,
+)
+from protocol.records import ControlType as Control
+from storage.log_config import LogConfig
+from storage.validation import BatchRules, validate
+from tests.support.captured_batches import CAPTURED
+
+SEED = 20261121
+kio_schema: Any = kio_schema_module  # its integers are types of their own, which plain ones are not
+MUTATIONS = 200_000
+MAX = 1 << 22
+NOW_MS = 1_763_000_000_000
+
+fields = st.one_of(st.none(), st.binary(max_size=20), st.binary(min_size=60, max_size=70), st.just(b"z" * 9000))
+pairs = st.lists(st.tuples(st.text(max_size=6), st.one_of(st.none(), st.binary(max_size=6))), max_size=3)
+times = st.integers(0, 2**42)
+contents = st.lists(st.tuples(times, fields, fields, pairs.map(tuple)), min_size=1, max_size=40)
+codecs = st.sampled_from(list(Compression))
+producers = st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1))
+
+Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+def build(content: list[Content], codec: int = Compression.NONE, base_offset: int = 0) -> bytearray:
+    """Our batch of it."""
+    builder = BatchBuilder(base_offset, compression=codec)
+    for record in content:
+        builder.append(*record)
+    return builder.build()
+
+
+def read(data: bytes | bytearray) -> list[Record]:
+    """Our records of one batch."""
+    ((position, header),) = headers(data)
+    assert crc_is_valid(data, position, header)
+    return records(data, position, header, max_bytes=MAX)
+
+
+@seed(SEED)
+@given(contents, codecs, st.integers(0, 2**62), producers)
+def test_what_is_built_is_read_back(
+    content: list[Content], codec: Compression, base_offset: int, producer: tuple[int, int, int]
+) -> None:
+    """Every field of every record, in every codec, and the header that follows from them."""
+    builder = BatchBuilder(
+        base_offset,
+        compression=codec,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+        transactional=True,
+    )
+    for record in content:
+        builder.append(*record)
+    assert (builder.count, builder.next_offset) == (len(content), base_offset + len(content))
+    uncompressed_size = builder.size
+    data = builder.build()
+    assert codec or len(data) == uncompressed_size
+    assert read(data) == [Record(base_offset + index, *record) for index, record in enumerate(content)]
+    header = parse_header(data)
+    assert (header.size, header.record_count, header.next_offset) == (
+        len(data),
+        len(content),
+        base_offset + len(content),
+    )
+    assert (header.base_timestamp, header.max_timestamp) == (content[0][0], max(record[0] for record in content))
+    assert header[9:12] == producer
+    assert header.is_transactional
+    if not codec:
+        body = data[BATCH_OVERHEAD:]
+        keyless = [index for index, record in enumerate(content) if record[1] is None]
+        assert scan(body, len(content)) == ([record[0] - content[0][0] for record in content], keyless)
+        check_first(memoryview(body), len(content), 5)
+
+
+@seed(SEED)
+@given(contents, codecs)
+def test_aiokafka_reads_and_builds_the_same(content: list[Content], codec: Compression) -> None:
+    """Uncompressed bytes are equal; compressed ones are read by both sides."""
+    data = build(content, codec)
+    theirs = AiokafkaRecords(bytes(data))
+    batch = theirs.next_batch()
+    assert batch.validate_crc()
+    found = [(r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch]
+    assert found == content
+    builder = AiokafkaBuilder(
+        magic=2, compression_type=int(codec), is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+        batch_size=10**7,
+    )  # fmt: skip
+    for index, (time_ms, key, value, pairs_) in enumerate(content):
+        assert builder.append(index, time_ms, key, value, list(pairs_)) is not None
+    built = bytes(builder.build())
+    assert [record[1:] for record in read(built)] == content
+    if not codec:
+        assert with_our_epoch(built) == data
+
+
+@seed(SEED)
+@given(contents, st.sampled_from([Compression.NONE, Compression.GZIP]))
+def test_kafka_python_reads_and_builds_the_same(content: list[Content], codec: Compression) -> None:
+    """The codecs that it has without further libraries."""
+    data = build(content, codec)
+    theirs = KafkaPythonRecords(bytes(data))
+    batch = theirs.next_batch()
+    assert batch.validate_crc()
+    assert [(r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch] == content
+    builder = KafkaPythonBuilder(2, int(codec), False, -1, -1, -1, 10**7)
+    for index, (time_ms, key, value, pairs_) in enumerate(content):
+        assert builder.append(index, time_ms, key, value, list(pairs_)) is not None
+    built = bytes(builder.build())
+    assert [record[1:] for record in read(built)] == content
+    if not codec:
+        assert with_our_epoch(built) == data
+
+
+@seed(SEED)
+@given(contents)
+def test_kio_reads_and_builds_the_same(content: list[Content]) -> None:
+    """kio keeps whole seconds only, and no codec."""
+    content = [(record[0] // 1000 % 2**31 * 1000, *record[1:]) for record in content]
+    data = build(content)
+    batch, size = kio_readers.read_batch(bytes(data), 0)
+    assert size == len(data)
+    found = [
+        (
+            int(r.timestamp.timestamp()) * 1000,
+            r.key,
+            r.value,
+            tuple(((h.key or b"").decode(), h.value) for h in r.headers),
+        )
+        for r in batch.records
+    ]
+    assert found == content
+    theirs = kio_schema.NewRecordBatch(
+        producer_id=-1,
+        producer_epoch=-1,
+        partition_leader_epoch=-1,
+        base_sequence=-1,
+        attributes=0,
+        records=tuple(
+            kio_schema.Record(
+                attributes=0,
+                timestamp=datetime.fromtimestamp(time_ms / 1000, UTC),
+                offset=index,
+                key=key,
+                value=value,
+                headers=tuple(kio_schema.RecordHeader(key=k.encode(), value=v) for k, v in pairs_),
+            )
+            for index, (time_ms, key, value, pairs_) in enumerate(content)
+        ),
+    )
+    written = io.BytesIO()
+    kio_writers.write_new_batch(written, theirs)
+    assert written.getvalue() == data
+
+
+def with_our_epoch(data: bytes) -> bytes:
+    """Their batch with leader epoch -1; some write 0, and the field lies outside the CRC."""
+    return data[:12] + b"\xff\xff\xff\xff" + data[16:]
+
+
+@seed(SEED)
+@settings(max_examples=300)
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused_or_read(data: bytes) -> None:
+    """Rule 1 of records.py on bytes that never were a batch."""
+    for work in all_readers(bytearray(data)):
+        only_kafka_errors(work)
+
+
+def all_readers(data: bytearray) -> list[Callable[[], object]]:
+    """Everything that looks at bytes from outside."""
+    rules = BatchRules(LogConfig(), "t-0")
+    return [
+        lambda: headers(data),
+        lambda: parse_header(data),
+        lambda: [records(data, at, header, max_bytes=MAX) for at, header in headers(data)],
+        lambda: scan(data, len(data) // 7),
+        lambda: check_first(memoryview(data), 3, 32),
+        lambda: validate(data, rules, wall_ms=NOW_MS),
+    ]
+
+
+def only_kafka_errors(work: Callable[[], object]) -> None:
+    """Any other exception goes through."""
+    try:
+        work()
+    except KafkaError as error:
+        if not isinstance(error.code, ErrorCode) or not error.message:
+            raise AssertionError("a refusal has a code and a sentence") from error
+
+
+def victims() -> list[bytes]:
+    """Good batches of all kinds, small so that damage hits."""
+    found = [bytes(data) for data in CAPTURED.values()]
+    for codec in Compression:
+        found.append(bytes(build([(NOW_MS, b"key", b"value", (("h", b"x"), ("i", None)))], codec)))
+        found.append(bytes(build([(NOW_MS + n, None, b"v" * n, ()) for n in range(40)], codec)))
+    found.append(
+        bytes(end_txn_marker(Control.ABORT, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=1))
+    )
+    return found
+
+
+def damaged(dice: random.Random, good: bytes) -> bytearray:
+    """One way of breaking a batch: bytes overwritten, cut, put in or taken out; sometimes with lengths set right."""
+    data = bytearray(good)
+    kind = dice.random()
+    if kind < 0.6:
+        for _ in range(1 + dice.randrange(3)):
+            data[dice.randrange(len(data))] = dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))
+    elif kind < 0.75:
+        del data[dice.randrange(len(data)) :]
+    elif kind < 0.9:
+        at = dice.randrange(len(data))
+        data[at:at] = dice.randbytes(1 + dice.randrange(6))
+    else:
+        at = dice.randrange(len(data))
+        del data[at : at + 1 + dice.randrange(6)]
+    if dice.random() < 0.7 and len(data) >= BATCH_OVERHEAD:
+        data[8:12] = (len(data) - 12).to_bytes(4, "big")
+    return data
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_damaged_batches_raise_kafka_errors_and_nothing_else(share: int) -> None:
+    """200,000 broken batches, half of them with a right CRC; what passes the checks of every record can be read."""
+    import crc32c
+
+    print(f"seed {SEED + share}")
+    dice = random.Random(SEED + share)
+    good = victims()
+    rules = BatchRules(LogConfig(), "t-0")
+    everything = BatchRules(LogConfig(), "t-0", opens_all=True)
+    started = time.perf_counter()
+    refused = 0
+    for turn in range(MUTATIONS // 4):
+        data = damaged(dice, good[turn % len(good)])
+        if turn & 2 and len(data) >= BATCH_OVERHEAD:
+            data[17:21] = crc32c.crc32c(bytes(data[21:])).to_bytes(4, "big")
+        try:
+            if turn & 4:
+                found = validate(data, everything, wall_ms=NOW_MS)
+                assert records(found.records, 0, found.batches[0][1], max_bytes=MAX), "let in, but not to be read"
+            elif turn & 1:
+                validate(data, rules, wall_ms=NOW_MS)
+            else:
+                for at, header in headers(data):
+                    records(data, at, header, max_bytes=MAX)
+        except KafkaError:
+            refused += 1
+    print(f"{refused} refused in {time.perf_counter() - started:.1f} s")
+    assert MUTATIONS // 8 < refused < MUTATIONS // 4

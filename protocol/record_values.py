@@ -41,6 +41,8 @@ METADATA_RECORDS: Final[dict[int, type[Message]]] = {
         stored.BeginTransactionRecord,
         stored.EndTransactionRecord,
         stored.AbortTransactionRecord,
+        stored.RegisterControllerRecord,
+        stored.ClearElrRecord,
     )
 }
 

@@ -1,0 +1,84 @@
+"""Apache Kafka's own message classes, asked through one small Java process.
+
+RULES    1. One process serves all tests of a run; it starts with the first question and ends with the run.
+NOT HERE The Java side (`KafkaMessages.java`), where jars come from (`tests/support/kafka.py`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import functools
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protocol.api import APIS
+from protocol.messages.headers import RequestHeader, ResponseHeader
+from protocol.record_values import GROUP_RECORDS, METADATA_RECORDS
+from protocol.schema import Message
+from tests.support.kafka import tool_command
+
+_GROUP_MESSAGES = {message for pair in GROUP_RECORDS.values() for message in pair}
+_REQUESTS_AND_ANSWERS = {message for api in APIS.values() for message in api} | {RequestHeader, ResponseHeader}
+
+
+class Reading(NamedTuple):
+    """What Kafka made of some bytes: what it would write, how many bytes it left, the values as JSON."""
+
+    written: bytes
+    left_over: int
+    values: dict[str, Any]
+
+
+class KafkaRefuses(Exception):
+    """Kafka cannot read the bytes."""
+
+
+class KafkaMessages:
+    """The process."""
+
+    def __init__(self) -> None:
+        source = Path(__file__).with_name("KafkaMessages.java")
+        self._process = subprocess.Popen(
+            tool_command(str(source)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """End the process: its questions are over."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+
+    def read(self, cls: type[Message], version: int, frame: bytes) -> Reading:
+        """What Kafka reads in a frame; KafkaRefuses when it cannot."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        question = f"{java_name(cls)} {version} {base64.b64encode(frame).decode()}\n"
+        self._process.stdin.write(question.encode())
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().decode()
+        assert answer, "the Java process has ended"
+        verdict, rest = answer.split(" ", maxsplit=1)
+        if verdict == "no":
+            raise KafkaRefuses(rest)
+        written, left_over, values = rest.split(" ", maxsplit=2)
+        return Reading(base64.b64decode(written), int(left_over), json.loads(values))
+
+
+@functools.cache
+def kafka_messages() -> KafkaMessages:
+    """The one process of this run."""
+    return KafkaMessages()
+
+
+def java_name(cls: type[Message]) -> str:
+    """Where Kafka has the class of a message."""
+    if cls in METADATA_RECORDS.values():
+        return f"org.apache.kafka.common.metadata.{cls.__name__}"
+    if cls in _GROUP_MESSAGES:
+        return f"org.apache.kafka.coordinator.group.generated.{cls.__name__}"
+    suffix = "Data" if cls in _REQUESTS_AND_ANSWERS else ""
+    return f"org.apache.kafka.common.message.{cls.__name__}{suffix}"

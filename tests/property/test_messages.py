@@ -1,0 +1,166 @@
+"""Every version of every message against three other implementations, with generated values.
+
+Equal bytes in both directions: what we write, the others read whole and write again to the same bytes; we read it
+to the values that it was made of. Values are compared by name where the other side has Kafka's names.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import importlib
+import io
+import os
+import re
+from typing import Any
+
+import kafka.protocol.admin
+import kafka.protocol.consumer
+import kafka.protocol.metadata
+import kafka.protocol.producer
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kafka.protocol.api_message import ApiMessage
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from protocol.codec import decoder, encode
+from protocol.messages.metadata import ApiVersionsResponse
+from protocol.primitives import uuid_text
+from protocol.schema import Message, Wire, fields_of
+from tests.oracle.kafka_messages import kafka_messages
+from tests.oracle.values import VERSIONS, Limits, messages, version_id
+from tests.support.kafka import needs_kafka
+
+EXAMPLES = int(os.environ.get("MESSAGE_EXAMPLES", "6"))
+EVERY_VERSION = pytest.mark.parametrize(("cls", "version"), VERSIONS, ids=version_id)
+bounded = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+
+
+def read_back(cls: type[Message], version: int, message: Message, frame: bytes) -> None:
+    """Our decoder gives the message that was encoded, and stops where it ended."""
+    for buffer in (frame, memoryview(b"\x00\x00" + frame + b"\x01")[2:]):
+        decoded, end = decoder(cls, version)(buffer, 0)
+        assert decoded == message
+        assert end == len(frame)
+
+
+@needs_kafka
+@EVERY_VERSION
+@bounded
+@given(data=st.data())
+def test_kafka_reads_the_same_values_and_writes_the_same_bytes(
+    cls: type[Message], version: int, data: st.DataObject
+) -> None:
+    """Design D9: Kafka's own classes, unknown tagged fields and extreme values included."""
+    message = data.draw(messages(cls, version))
+    frame = encode(message, version)
+    read_back(cls, version, message, frame)
+    reading = kafka_messages().read(cls, version, frame)
+    assert reading.written == frame
+    assert reading.left_over == 0
+    assert_same(message, version, reading.values)
+
+
+def assert_same(message: Message, version: int, values: dict[str, Any]) -> None:
+    """A message against Kafka's JSON of it; tagged fields that hold their default are not in there."""
+    by_name = {name.lower(): value for name, value in values.items()}
+    for field in fields_of(type(message)):
+        ours = getattr(message, field.name)
+        key = field.name.replace("_", "")
+        if key in by_name:
+            assert_same_value(field.wire, version, ours, by_name.pop(key))
+        elif field.is_in(version):
+            assert field.tag is not None
+            assert ours == ([] if field.default == () else field.default) or ours == type(ours)()
+    assert not by_name, f"Kafka has fields that we have not: {by_name}"
+
+
+def assert_same_value(wire: Wire, version: int, ours: Any, theirs: Any) -> None:
+    """One field's value against Kafka's JSON of it; records are not in there."""
+    if wire.kind == "records":
+        return
+    if ours is None:
+        assert theirs is None
+    elif wire.kind == "array":
+        assert wire.element is not None
+        assert len(ours) == len(theirs)
+        for our_element, their_element in zip(ours, theirs, strict=True):
+            assert_same_value(wire.element, version, our_element, their_element)
+    elif wire.kind == "struct":
+        assert_same(ours, version, theirs)
+    elif wire.kind == "bytes":
+        assert ours == base64.b64decode(theirs)
+    elif wire.code == "16s":
+        assert uuid_text(ours) == theirs
+    else:
+        assert ours == theirs
+
+
+KIO_LIMITS = Limits(
+    error_codes=tuple(code.value for code in KioErrorCode),
+    times=(-1, 253_402_300_799_000),
+    with_unknown_tags=False,
+)
+
+
+@EVERY_VERSION
+@bounded
+@given(data=st.data())
+def test_python_libraries_read_whole_and_write_the_same_bytes(
+    cls: type[Message], version: int, data: st.DataObject
+) -> None:
+    """Design D9: kio, with classes made from Kafka's schemas, and kafka-python, which reads the schemas itself."""
+    kio, kafka_python = kio_class(cls.__name__, version), kafka_python_class(cls.__name__)
+    if kio is None and kafka_python is None:
+        pytest.skip(f"neither has {cls.__name__} v{version}")
+    message = data.draw(messages(cls, version, KIO_LIMITS))
+    frame = encode(message, version)
+    read_back(cls, version, message, frame)
+    if kio is not None:
+        entity, size = entity_reader(kio)(frame, 0)
+        assert size == len(frame)
+        buffer = io.BytesIO()
+        entity_writer(kio)(buffer, entity)
+        assert buffer.getvalue() == frame
+    if kafka_python is not None and not falls_back(message):
+        decoded = kafka_python.decode(frame, version=version)
+        decoded._header = None  # its decoder leaves this unset, its encoder asks for it
+        assert decoded.encode(version=version) == frame
+
+
+def falls_back(message: Message) -> bool:
+    """kafka-python reads an ApiVersions answer with an error as version 0, whatever it asked for."""
+    return isinstance(message, ApiVersionsResponse) and message.error_code != 0
+
+
+@functools.cache
+def kafka_python_class(name: str) -> Any:
+    modules = (kafka.protocol.admin, kafka.protocol.consumer, kafka.protocol.metadata, kafka.protocol.producer)
+    assert all(modules)
+    waiting, found = [ApiMessage], {}
+    while waiting:
+        cls = waiting.pop()
+        found[cls.__name__] = cls
+        waiting += cls.__subclasses__()
+    return found.get(name)
+
+
+@functools.cache
+def kio_class(name: str, version: int) -> Any:
+    stem, kind = re.fullmatch(r"(.*?)(Request|Response|)", name).groups()  # type: ignore[union-attr]
+    if name.endswith("Header"):
+        stem, kind = name, "header"
+    package = re.sub(r"(?<!^)(?=[A-Z])", "_", stem).lower()
+    try:
+        module = importlib.import_module(f"kio.schema.{package}.v{version}.{kind.lower() or 'data'}")
+    except ModuleNotFoundError:
+        return None
+    return getattr(module, name)

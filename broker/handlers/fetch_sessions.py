@@ -3,8 +3,9 @@
 RULES    1. A session's epoch is 1 after its creation and grows by one with every request; a request that names
             another is refused. Epoch 0 makes a session (and ends the one it names), epoch -1 ends it.
          2. A partition is *dirty* when looking at it may tell the client something new. It is so at first, when a
-            request changed what is asked, when it moved, and as long as the last look found records or an error. A
-            fetch looks at dirty partitions only, first come first served, so none starves behind a busy one.
+            request changed what is asked, when it moved, and as long as the last look found records, or more than
+            there was room for, or an error. A fetch looks at dirty partitions only, and who was given something
+            goes to the end of the line, so that none starves behind a busy one.
          3. A session watches its partitions all the time, a sessionless fetch only while it is parked.
          4. At most `slots` sessions. A full cache gives up the least recently used one that was idle for two
             minutes; else one that is worth less: followers before consumers, then the larger one, never one
@@ -16,8 +17,10 @@ NOT HERE Reading and answering (`fetch.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest
 from replication.partition import FetchPosition, end_key, state_key
 from replication.purgatory import Key, Purgatory, Waiter

@@ -1,0 +1,379 @@
+"""All partitions of this broker: become leader or follower, append, read (seam 5).
+
+RULES    1. What is here follows from the metadata image alone: `apply` makes, changes and deletes.
+         2. An append is prepared, written through the Worker, committed, synced when its topic wants that, and
+            acknowledged (design D12a, D12b). Appends to one partition are committed in the order of their
+            preparation; `done` is called once, often before `append` returns.
+         3. Of one partition at most one sync runs; what is committed meanwhile is covered by the next (group commit).
+         4. A StorageError takes its log directory offline: all its partitions answer KAFKA_STORAGE_ERROR from
+            then on, also to those who wait. Other directories go on.
+         5. A partition that is not here is NOT_LEADER_OR_FOLLOWER when the image knows it, else
+            UNKNOWN_TOPIC_OR_PARTITION.
+NOT HERE Waiting for data (`purgatory.py` and the fetch handler), what one partition decides (`partition.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from protocol.errors import ErrorCode, KafkaError
+from replication.image import Changes, MetadataImage, PartitionState, ResourceType, TopicImage
+from replication.partition import FetchPosition, Partition, Reader
+from replication.purgatory import Purgatory
+from replication.work import Worker
+from storage.disk import StorageError
+from storage.log import AppendInfo, Origin, PreparedAppend, ReadInfo
+from storage.log_config import LogConfig, log_config
+from storage.log_manager import LogManager
+
+MAX_LAG_MS: Final = 30_000
+
+Done = Callable[[ErrorCode, AppendInfo | None, KafkaError | None], None]
+"""Told once how an append ended: where the records are, or else why not; the KafkaError may be a RejectedRecords."""
+
+
+class ReplicaManager:
+    """The partitions that this broker holds, by topic name and index."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        worker: Worker,
+        purgatory: Purgatory,
+        image: MetadataImage,
+        broker_id: int,
+        settings: Mapping[str, str],
+        max_lag_ms: int = MAX_LAG_MS,
+    ) -> None:
+        """Hold nothing yet: `apply` brings the partitions.
+
+        `settings` are the broker's own as text, for what a topic does not say itself; `max_lag_ms` is
+        replica.lag.time.max.ms.
+        """
+        self._log_manager = log_manager
+        self._worker = worker
+        self._purgatory = purgatory
+        self._settings = settings
+        self._max_lag_ms = max_lag_ms
+        self.broker_id = broker_id
+        self.image = image
+        """The cluster as `partitions` follows it."""
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self._failed: set[tuple[str, int]] = set()
+        self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        # News upward (seam 12), set by the composition root.
+        self.on_leadership: Callable[[Partition], None] | None = None
+        self.on_isr_wanted: Callable[[Partition, tuple[int, ...]], None] | None = None
+        self.on_directory_failed: Callable[[str, StorageError], None] | None = None
+
+    # ------------------------------------------------------------ following the image
+    def apply(self, image: MetadataImage, changes: Changes, mono_ms: int) -> None:
+        """Make this broker's partitions what `image` says; `changes` says where to look."""
+        self.image = image
+        for topic in changes.removed_topics.values():
+            self._remove(topic)
+        if any(kind == ResourceType.BROKER for kind, _ in changes.configs):
+            self._default_configs.clear()
+            renewed = {partition.topic for partition in self.partitions.values()}
+        else:
+            renewed = {name for kind, name in changes.configs if kind == ResourceType.TOPIC}
+        for name in renewed:
+            self._reconfigure(name)
+        for topic_id, indexes in changes.partitions.items():
+            topic = image.topics_by_id[topic_id]
+            for index in sorted(indexes):
+                self._place(topic, index, topic.partitions[index], mono_ms)
+
+    def _place(self, topic: TopicImage, index: int, state: PartitionState, mono_ms: int) -> None:
+        key = (topic.name, index)
+        partition = self.partitions.get(key)
+        if self.broker_id not in state.replicas:
+            if partition is not None:
+                self._forget(key, partition)
+            return
+        if partition is None:
+            partition = self._create(topic, index)
+            if partition is None:
+                return
+        if partition.is_offline:
+            return
+        was_leader, epoch = partition.is_leader, partition.leader_epoch
+        if state.leader == self.broker_id:
+            try:
+                partition.lead(state, mono_ms)
+            except StorageError as error:
+                self.directory_failed(partition.log.directory, error)
+                return
+        else:
+            partition.follow(state)
+        if self.on_leadership is not None and (was_leader, epoch) != (partition.is_leader, partition.leader_epoch):
+            self.on_leadership(partition)
+
+    def _create(self, topic: TopicImage, index: int) -> Partition | None:
+        key = (topic.name, index)
+        try:
+            log = self._log_manager.get_or_create(topic.name, index, topic.topic_id, self.config_of(topic.name))
+        except StorageError as error:
+            self._failed.add(key)
+            for directory in list(self._log_manager.directories):
+                if error.path.startswith(f"{directory}/"):
+                    self.directory_failed(directory, error)
+            return None
+        partition = Partition(log, self.broker_id, self._purgatory.wake, self.sync)
+        self._failed.discard(key)
+        self.partitions[key] = partition
+        return partition
+
+    def _remove(self, topic: TopicImage) -> None:
+        for index in topic.partitions:
+            key = (topic.name, index)
+            self._failed.discard(key)
+            partition = self.partitions.get(key)
+            if partition is not None and partition.topic_id == topic.topic_id:
+                self._forget(key, partition)
+
+    def _forget(self, key: tuple[str, int], partition: Partition) -> None:
+        del self.partitions[key]
+        was_leader = partition.is_leader
+        partition.vanish()
+        if was_leader and self.on_leadership is not None:
+            self.on_leadership(partition)
+        if partition.is_offline:
+            return
+        try:
+            self._log_manager.delete(partition.log)
+        except StorageError as error:
+            self.directory_failed(partition.log.directory, error)
+
+    def set_strays_aside(self) -> None:
+        """After the first `apply`: logs on disk that the image gives no place here, of topics deleted meanwhile."""
+        for key, log in list(self._log_manager.logs.items()):
+            if key not in self.partitions:
+                try:
+                    self._log_manager.set_aside(log)
+                except StorageError as error:
+                    self.directory_failed(log.directory, error)
+
+    def config_of(self, topic: str) -> LogConfig:
+        """What the logs of a topic obey now."""
+        own = self.image.topic_config(topic)
+        key = tuple(sorted(own.items()))
+        config = self._default_configs.get(key)
+        if config is None:
+            broker = {**self._settings, **self.image.broker_config(self.broker_id)}
+            config = self._default_configs[key] = log_config(own, broker)
+        return config
+
+    def _reconfigure(self, topic: str) -> None:
+        known = self.image.topics_by_name.get(topic)
+        if known is None:
+            return
+        config = self.config_of(topic)
+        for index in known.partitions:
+            partition = self.partitions.get((topic, index))
+            if partition is not None:
+                partition.update_config(config)
+
+    # ------------------------------------------------------------ finding
+    def find(self, topic: str, index: int) -> Partition:
+        """A partition that is here and in order.
+
+        Raises:
+            KafkaError: it is not.
+        """
+        partition = self.partitions.get((topic, index))
+        if partition is None or partition.is_offline:
+            raise KafkaError(self._why_absent(topic, index))
+        return partition
+
+    def _why_absent(self, topic: str, index: int) -> ErrorCode:
+        key = (topic, index)
+        if key in self.partitions or key in self._failed:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        known = self.image.topics_by_name.get(topic)
+        if known is not None and index in known.partitions:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    # ------------------------------------------------------------ appending
+    def append(
+        self,
+        topic: str,
+        index: int,
+        records: bytearray | memoryview,
+        *,
+        acks: int,
+        wall_ms: int,
+        done: Done,
+        origin: Origin = Origin.CLIENT,
+    ) -> None:
+        """Append to a partition led here and call `done` when the records are as safe as `acks` wants."""
+        try:
+            partition = self.find(topic, index)
+        except KafkaError as error:
+            done(error.code, None, error)
+            return
+        log = partition.log
+        try:
+            prepared = partition.prepare(records, acks, wall_ms, origin)
+        except KafkaError as error:
+            done(error.code, None, error)
+            return
+        except StorageError as error:
+            self.directory_failed(log.directory, error)
+            done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
+            return
+        if prepared.duplicate is not None:
+            self._acknowledge(partition, prepared.duplicate, acks, done)
+            return
+        partition.writes_in_flight += 1
+        self._worker.write(
+            log.directory,
+            prepared.size,
+            lambda: log.write(prepared),
+            lambda error: self._written(partition, prepared, acks, wall_ms, done, error),
+        )
+
+    def _written(
+        self,
+        partition: Partition,
+        prepared: PreparedAppend,
+        acks: int,
+        wall_ms: int,
+        done: Done,
+        error: StorageError | None,
+    ) -> None:
+        partition.writes_in_flight -= 1
+        if error is not None:
+            self.directory_failed(partition.log.directory, error)
+        if partition.is_offline:
+            done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
+            return
+        if self.partitions.get(partition.key) is not partition:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER, None, None)
+            return
+        try:
+            info = partition.commit(prepared, wall_ms)
+        except KafkaError as refusal:
+            done(refusal.code, None, refusal)
+            return
+        except StorageError as failure:
+            self.directory_failed(partition.log.directory, failure)
+            done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
+            return
+        self._acknowledge(partition, info, acks, done)
+
+    def _acknowledge(self, partition: Partition, info: AppendInfo, acks: int, done: Done) -> None:
+        """The records are in the log: say so when they are as safe as `acks` wants."""
+        if not partition.is_leader:  # who leads now may cut them off
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER, None, None)
+            return
+        end_offset = info.last_offset + 1
+        verdict = partition.acknowledged(acks, end_offset)
+        if verdict is None:
+            partition.await_acknowledgement(acks, end_offset, lambda code: done(code, None if code else info, None))
+        else:
+            done(verdict, None if verdict else info, None)
+
+    def sync(self, partition: Partition) -> None:
+        """Make a partition's log durable: start a sync unless one runs (rule 3)."""
+        if partition.is_syncing or partition.is_offline:
+            return
+        log = partition.log
+        end_offset = log.log_end_offset
+        partition.is_syncing = True
+        self._worker.sync(log.directory, log.sync_work(), lambda error: self._synced(partition, end_offset, error))
+
+    def _synced(self, partition: Partition, end_offset: int, error: StorageError | None) -> None:
+        partition.is_syncing = False
+        if error is not None:
+            self.directory_failed(partition.log.directory, error)
+        if partition.is_offline:
+            return
+        partition.log.flushed(end_offset)
+        partition.own_end_moved()  # which wants another sync if so much was appended meanwhile
+
+    # ------------------------------------------------------------ reading
+    def read(
+        self,
+        topic: str,
+        index: int,
+        position: FetchPosition,
+        max_bytes: int,
+        reader: Reader,
+        *,
+        min_one_batch: bool,
+        fetched_mono_ms: int | None = None,
+    ) -> ReadInfo:
+        """Batches of one partition as regions.
+
+        Args:
+            topic: its name.
+            index: its number.
+            position: from where, and what the reader believes of the leader.
+            max_bytes: the most that the answer has room for.
+            reader: who reads, and up to where.
+            min_one_batch: one whole batch even where that is more than `max_bytes`.
+            fetched_mono_ms: when a follower asked; None when it waits and we look again.
+
+        Raises:
+            KafkaError: for this partition only; Diverged: the follower must truncate first.
+        """
+        partition = self.find(topic, index)
+        try:
+            info = partition.read(position, max_bytes, reader, min_one_batch=min_one_batch)
+        except StorageError as error:
+            self.directory_failed(partition.log.directory, error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+        if fetched_mono_ms is not None and reader.replica_id >= 0:
+            partition.update_follower(reader, position, info.log_end_offset, fetched_mono_ms, self._max_lag_ms)
+            if self._may_join(reader):
+                self._want_isr(partition, partition.isr_with(reader.replica_id))
+        return info
+
+    def _may_join(self, reader: Reader) -> bool:
+        """Whether a follower is a broker in good standing, in the registration that it fetches with (KIP-903)."""
+        broker = self.image.brokers.get(reader.replica_id)
+        return broker is not None and broker.is_active and reader.broker_epoch in (-1, broker.epoch)
+
+    def check_isrs(self, mono_ms: int) -> None:
+        """Have followers that fell behind leave their ISR; to be called every half of replica.lag.time.max.ms."""
+        for partition in self.partitions.values():
+            self._want_isr(partition, partition.isr_without_laggards(mono_ms, self._max_lag_ms))
+
+    def _want_isr(self, partition: Partition, isr: tuple[int, ...] | None) -> None:
+        if isr is not None and self.on_isr_wanted is not None:
+            partition.wanted_isr = isr
+            self.on_isr_wanted(partition, isr)
+
+    # ------------------------------------------------------------ news from storage
+    def log_start_moved(self, topic: str, index: int) -> None:
+        """Retention, or somebody's wish, has deleted the oldest records of a partition."""
+        partition = self.partitions.get((topic, index))
+        if partition is not None:
+            self._purgatory.wake(partition.key)
+
+    def guard(self, partition: Partition, error: StorageError) -> KafkaError:
+        """What to answer when a look into a partition's log failed; its directory goes offline."""
+        self.directory_failed(partition.log.directory, error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def check_directories(self) -> None:
+        """Follow the log manager, which takes directories offline too while it looks after them."""
+        for directory, error in self._log_manager.offline.items():
+            self.directory_failed(directory, error)
+
+    def directory_failed(self, directory: str, error: StorageError) -> None:
+        """Give up everything in a log directory (rule 4); harmless when that has happened."""
+        is_news = directory in self._log_manager.directories
+        self._log_manager.go_offline(directory, error)
+        for partition in self.partitions.values():
+            if partition.log.directory == directory and not partition.is_offline:
+                is_news = True
+                was_leader = partition.is_leader
+                partition.go_offline()
+                if was_leader and self.on_leadership is not None:
+                    self.on_leadership(partition)
+        if is_news and self.on_directory_failed is not None:
+            self.on_directory_failed(directory, error)

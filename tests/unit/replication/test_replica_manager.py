@@ -1,0 +1,414 @@
+"""Rules of replication/replica_manager.py, on real logs in a directory."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.stored import ConfigRecord
+from protocol.records import BatchBuilder
+from replication.image import ResourceType
+from replication.partition import FetchPosition, Reader
+from storage.disk import StorageError
+from storage.log import Isolation
+from storage.validation import RejectedRecords
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.replica_world import HeldWorker, World, batch, read_regions
+
+HIGH = Reader(-1, Isolation.HIGH_WATERMARK)
+END = Reader(-3, Isolation.LOG_END, leader_only=False)
+
+
+class Outcomes(list):
+    """What appends reported: (error code, base offset or None)."""
+
+    def note(self, code, info, error):
+        self.append((code, None if info is None else info.base_offset))
+
+
+@pytest.fixture
+def outcomes() -> Outcomes:
+    return Outcomes()
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    made = World(tmp_path)
+    made.create("t")
+    return made
+
+
+def append(world, outcomes, records=None, *, acks=-1, topic="t", index=0):
+    world.replicas.append(
+        topic, index, batch() if records is None else records, acks=acks, wall_ms=world.wall_ms, done=outcomes.note
+    )
+
+
+def size_of_read(world, reader=HIGH, offset=0):
+    info = world.replicas.read("t", 0, FetchPosition(offset, 1 << 20), 1 << 20, reader, min_one_batch=True)
+    assert len(read_regions(info.regions)) == info.size
+    return info.size
+
+
+def refusal(world, topic="t", index=0):
+    with pytest.raises(KafkaError) as caught:
+        world.replicas.find(topic, index)
+    return caught.value.code
+
+
+# ---------------------------------------------------------------- following the image
+
+
+def test_image_makes_and_deletes_partitions(world):
+    """Rule 1."""
+    world.create("u", partitions=3)
+    assert sorted(world.replicas.partitions) == [("t", 0), ("u", 0), ("u", 1), ("u", 2)]
+    world.delete("u")
+    assert sorted(world.replicas.partitions) == [("t", 0)]
+    assert refusal(world, "u") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_topic_made_anew_under_its_old_name_starts_empty(world):
+    """Rule 1: the topic is another one."""
+    world.load("t", batches=3)
+    old = world.partition().topic_id
+    world.delete("t")
+    world.create("t")
+    assert world.partition().topic_id != old
+    assert size_of_read(world) == 0
+
+
+def test_partition_of_others_is_not_here(world):
+    """Rule 5."""
+    world.create("u", replicas=(2, 3), leader=2)
+    assert refusal(world, "u") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refusal(world, "u", 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert refusal(world, "x") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_partition_moved_away_is_given_up(world):
+    """Rule 1."""
+    world.change("t", replicas=[2, 3], isr=[2], leader=2)
+    assert refusal(world, "t") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_leadership_is_news(world):
+    """Seam 12: whoever wants to know is told about every change of role or epoch, once."""
+    news = []
+    world.replicas.on_leadership = lambda of: news.append((of.topic, of.is_leader, of.leader_epoch))
+    world.create("u", replicas=(1, 2))
+    world.change("u", isr=[1])
+    world.change("u", leader=2)
+    world.change("u", leader=1)
+    world.delete("u")
+    assert news == [("u", True, 0), ("u", False, 1), ("u", True, 2), ("u", False, 2)]
+
+
+def test_settings_of_a_topic_reach_its_logs(world):
+    """Rule 1."""
+    world.create("u", max_message_bytes=100)
+    assert world.partition("u").log.config.max_message_bytes == 100
+    assert world.partition("t").log.config.max_message_bytes == 1048588
+    outcomes = Outcomes()
+    append(world, outcomes, batch(size=200), topic="u")
+    def setting(kind, name, key, value):
+        world.apply(ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value))
+
+    setting(ResourceType.TOPIC, "u", "max.message.bytes", "1000")
+    append(world, outcomes, batch(size=200), topic="u")
+    assert outcomes == [(ErrorCode.MESSAGE_TOO_LARGE, None), (ErrorCode.NONE, 0)]
+    setting(ResourceType.BROKER, "", "message.max.bytes", "500")
+    assert world.partition("t").log.config.max_message_bytes == 500
+    assert world.partition("u").log.config.max_message_bytes == 1000
+
+
+# ---------------------------------------------------------------- appending
+
+
+def test_append_is_readable_and_acknowledged_in_one_go(world, outcomes):
+    """Rule 2: with an inline worker, `done` is called before `append` returns."""
+    records = batch(count=3)
+    append(world, outcomes, records)
+    append(world, outcomes, acks=1)
+    append(world, outcomes, acks=0)
+    assert outcomes == [(0, 0), (0, 3), (0, 4)]
+    assert size_of_read(world) == len(records) + 2 * len(batch())
+
+
+def test_refused_records_are_explained(world, outcomes):
+    """The KafkaError is handed on, with the single records to blame where that is known."""
+    world.create("c", cleanup_policy="compact")
+    builder = BatchBuilder()
+    builder.append(world.wall_ms, b"k", b"v")
+    builder.append(world.wall_ms, None, b"v")
+    told = []
+    world.replicas.append("c", 0, builder.build(), acks=1, wall_ms=world.wall_ms, done=lambda *what: told.append(what))
+    ((code, info, error),) = told
+    assert (code, info) == (ErrorCode.INVALID_RECORD, None)
+    assert isinstance(error, RejectedRecords)
+    assert [index for index, _ in error.record_errors] == [1]
+
+
+def test_appends_under_way_are_committed_in_order_and_not_seen_before(tmp_path, outcomes):
+    """Rule 2: several in flight, each readable and acknowledged when its own write is done."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create("t")
+    for _ in range(3):
+        append(world, outcomes)
+    assert outcomes == []
+    assert size_of_read(world, END) == 0
+    worker.let_write()
+    assert outcomes == [(0, 0)]
+    assert size_of_read(world) == len(batch())
+    worker.let_write()
+    worker.let_write()
+    assert outcomes == [(0, 0), (0, 1), (0, 2)]
+    assert size_of_read(world) == 3 * len(batch())
+
+
+def test_acks_all_waits_for_followers(world, outcomes):
+    """Rule 2 (F5): the follower's fetch acknowledges."""
+    world.create("r", replicas=(1, 2))
+    append(world, outcomes, topic="r")
+    append(world, outcomes, topic="r", acks=1)
+    assert outcomes == [(0, 1)]
+    follower = Reader(2, Isolation.LOG_END, broker_epoch=102)
+    position = FetchPosition(1, 1000, 0)
+    world.replicas.read("r", 0, position, 1000, follower, min_one_batch=True, fetched_mono_ms=5)
+    assert outcomes == [(0, 1), (0, 0)]
+    assert world.partition("r").high_watermark == 1
+
+
+def test_waiting_follower_that_is_only_looked_at_again_is_not_counted_again(world):
+    """F5: `fetched_mono_ms` None is another look for the same request."""
+    world.create("r", replicas=(1, 2))
+    world.load("r", batches=2)
+    follower = Reader(2, Isolation.LOG_END)
+    world.replicas.read("r", 0, FetchPosition(2, 1000), 1000, follower, min_one_batch=True)
+    assert world.partition("r").high_watermark == 0
+
+
+def test_repeated_batch_is_told_where_it_lies_once_that_is_safe(tmp_path, outcomes):
+    """A duplicate writes nothing and waits for the high watermark like the first."""
+    world = World(tmp_path)
+    world.create("t", replicas=(1, 2))
+    batches = [batch(producer_id=7, producer_epoch=0, base_sequence=sequence) for sequence in (0, 1)]
+    again = bytearray(batches[0])
+    for records in batches:
+        append(world, outcomes, records)
+    append(world, outcomes, again)
+    assert outcomes == []
+    assert world.partition().log.log_end_offset == 2
+    follower = Reader(2, Isolation.LOG_END)
+    world.replicas.read("t", 0, FetchPosition(1, 1000), 1000, follower, min_one_batch=True, fetched_mono_ms=0)
+    assert outcomes == [(0, 0), (0, 0)]
+
+
+def test_append_to_a_partition_that_is_deleted_meanwhile_fails(tmp_path, outcomes):
+    """Rule 2: done is called, with an error, and nothing breaks."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create("t")
+    append(world, outcomes)
+    world.delete("t")
+    world.create("t")
+    worker.let_write()
+    assert outcomes == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)]
+    assert size_of_read(world, END) == 0
+
+
+def test_append_of_a_leader_that_loses_its_role_meanwhile_fails(tmp_path, outcomes):
+    """Rule 2: whoever leads now may cut the records off."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create("t", replicas=(1, 2))
+    append(world, outcomes, acks=1)
+    world.change("t", leader=2)
+    worker.let_write()
+    append(world, outcomes)
+    assert outcomes == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)] * 2
+
+
+# ---------------------------------------------------------------- syncing
+
+
+def test_records_are_acknowledged_and_readable_only_when_synced(tmp_path, outcomes):
+    """Rule 2 and 3 (D12b) with flush.messages=1: one sync covers all that came while another ran."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create("t", flush_messages=1)
+    append(world, outcomes, acks=-1)
+    worker.let_write()
+    assert len(worker.syncs) == 1
+    for acks in (1, -1, 1):
+        append(world, outcomes, acks=acks)
+        worker.let_write()
+    assert len(worker.syncs) == 1
+    assert outcomes == []
+    assert size_of_read(world) == 0
+    worker.let_sync()
+    assert outcomes == [(0, 0)]
+    assert size_of_read(world) == len(batch())
+    assert len(worker.syncs) == 1
+    worker.let_sync()
+    assert sorted(outcomes) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert worker.syncs == []
+
+
+def test_topic_that_does_not_flush_is_not_synced(tmp_path, outcomes):
+    """Rule 2."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create("t")
+    append(world, outcomes)
+    worker.let_write()
+    assert outcomes == [(0, 0)]
+    assert worker.syncs == []
+
+
+def test_sync_is_real(tmp_path):
+    """D12b: the file is synced before the acknowledgement, by the inline worker too."""
+    disk = FaultyDisk()
+    world = World(tmp_path, disk=disk)
+    world.create("t", flush_messages=1)
+    disk.forget_history()
+    world.load("t")
+    assert any(path.endswith(".log") for path in disk.syncs)
+
+
+# ---------------------------------------------------------------- failing
+
+
+def test_failed_write_takes_its_directory_offline_and_no_other(tmp_path, outcomes):
+    """Rule 4."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker, directories=2)
+    failed = []
+    world.replicas.on_directory_failed = lambda directory, error: failed.append(directory)
+    world.create("t", partitions=4)
+    homes = {index: world.partition("t", index).log.directory for index in range(4)}
+    assert len(set(homes.values())) == 2
+    lost = [index for index in homes if homes[index] == homes[0]]
+    kept = next(index for index in homes if homes[index] != homes[0])
+    append(world, outcomes)
+    append(world, outcomes)
+    worker.let_write(StorageError("write", "x"))
+    worker.let_write()
+    assert outcomes == [(ErrorCode.KAFKA_STORAGE_ERROR, None)] * 2
+    assert failed == [homes[0]]
+    for index in lost:
+        assert refusal(world, "t", index) == ErrorCode.KAFKA_STORAGE_ERROR
+    append(world, outcomes, index=kept)
+    worker.let_write()
+    assert outcomes[2:] == [(0, 0)]
+
+
+def test_failed_sync_is_final(tmp_path, outcomes):
+    """Rule 4 (D12b): it is not tried again, and those who wait are told."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create("t", flush_messages=1)
+    append(world, outcomes)
+    worker.let_write()
+    worker.let_sync(StorageError("sync", "x"))
+    assert outcomes == [(ErrorCode.KAFKA_STORAGE_ERROR, None)]
+    append(world, outcomes)
+    assert outcomes[1:] == [(ErrorCode.KAFKA_STORAGE_ERROR, None)]
+    assert worker.writes == worker.syncs == []
+
+
+def test_waiting_acknowledgements_of_a_lost_directory_are_told(tmp_path, outcomes):
+    """Rule 4."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create("t", replicas=(1, 2))
+    append(world, outcomes)
+    worker.let_write()
+    append(world, outcomes, acks=1)
+    worker.let_write(StorageError("write", "x"))
+    assert outcomes == [(ErrorCode.KAFKA_STORAGE_ERROR, None)] * 2
+
+
+def test_failed_read_takes_the_directory_offline(world, monkeypatch):
+    """Rule 4."""
+
+    def fail(*_, **__):
+        raise StorageError("read", "x")
+
+    monkeypatch.setattr(type(world.partition().log), "read", fail)
+    with pytest.raises(KafkaError) as caught:
+        size_of_read(world)
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert refusal(world) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_failed_directory_stays_so_when_the_image_changes(tmp_path, outcomes):
+    """Rule 4."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create("t", replicas=(1, 2))
+    append(world, outcomes, acks=1)
+    worker.let_write(StorageError("write", "x"))
+    world.change("t", leader=1)
+    assert refusal(world) == ErrorCode.KAFKA_STORAGE_ERROR
+    world.delete("t")
+    assert refusal(world) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+# ---------------------------------------------------------------- ISR
+
+
+def test_follower_that_catches_up_is_proposed_for_the_isr(world):
+    """F5: the wish goes to the controller, once; its answer comes with the image."""
+    wishes = []
+    world.replicas.on_isr_wanted = lambda partition, isr: wishes.append(isr)
+    world.create("r", replicas=(1, 2, 3), isr=(1,))
+    world.load("r", batches=2)
+    follower = Reader(2, Isolation.LOG_END, broker_epoch=102)
+
+    def fetch(offset):
+        position = FetchPosition(offset, 1000, 0)
+        world.replicas.read("r", 0, position, 1000, follower, min_one_batch=True, fetched_mono_ms=9)
+
+    fetch(1)
+    assert wishes == []
+    fetch(2)
+    fetch(2)
+    assert wishes == [(1, 2)]
+    world.change("r", isr=[1, 2])
+    assert world.partition("r").isr == (1, 2)
+    assert world.partition("r").wanted_isr is None
+
+
+def test_fenced_or_outdated_broker_is_not_proposed(world):
+    """Only an active broker, in the registration that it fetches with, may join (KIP-903)."""
+    wishes = []
+    world.replicas.on_isr_wanted = lambda partition, isr: wishes.append(isr)
+    world.create("r", replicas=(1, 2), isr=(1,))
+
+    def fetch(broker_epoch):
+        follower = Reader(2, Isolation.LOG_END, broker_epoch=broker_epoch)
+        world.replicas.read("r", 0, FetchPosition(0, 1000, 0), 1000, follower, min_one_batch=True, fetched_mono_ms=9)
+
+    fetch(99)
+    assert wishes == []
+    world.apply(world._broker(2, fenced=True))
+    fetch(102)
+    assert wishes == []
+    world.apply(world._broker(2))
+    fetch(102)
+    assert wishes == [(1, 2)]
+
+
+def test_follower_that_falls_behind_is_proposed_to_leave(world):
+    """F5's other side, asked from time to time."""
+    wishes = []
+    world.replicas.on_isr_wanted = lambda partition, isr: wishes.append(isr)
+    world.create("r", replicas=(1, 2))
+    world.load("r")
+    world.replicas.check_isrs(30_000)
+    assert wishes == []
+    world.replicas.check_isrs(30_001)
+    world.replicas.check_isrs(60_000)
+    assert wishes == [(1,)]

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Self
 from protocol.messages import stored
 from protocol.schema import Message
 
+METADATA_VERSION = "metadata.version"
+ELIGIBLE_LEADERS = "eligible.leader.replicas.version"
 NO_LEADER = -1
 UNCHANGED_LEADER = -2
 _NOTHING: Mapping[str, str] = {}
@@ -209,6 +211,16 @@ class MetadataImage:
             f"MetadataImage(offset {self.offset}, epoch {self.epoch}: {len(self.topics_by_id)} topics, "
             f"{len(self.brokers)} brokers)"
         )
+
+    @property
+    def metadata_version(self) -> int:
+        """The level that says which record versions the nodes of the cluster can read; 0 before the first record."""
+        return self.features.get(METADATA_VERSION, 0)
+
+    @property
+    def has_eligible_leaders(self) -> bool:
+        """Whether eligible leader replicas (KIP-966) are on."""
+        return self.features.get(ELIGIBLE_LEADERS, 0) >= 1
 
     def partition(self, topic_id: bytes, index: int) -> PartitionState | None:
         """One partition, or None."""

@@ -31,7 +31,7 @@ from replication.formatting import (
     voter_records,
     write_quorum_state,
 )
-from replication.image import MetadataImage
+from replication.image import METADATA_VERSION, MetadataImage
 from replication.metadata_records import (
     MAX_BATCH_BYTES,
     ZERO_SNAPSHOT,
@@ -178,7 +178,7 @@ def open_metadata_log(disk: Disk, engine_factory: EngineFactory, identity: Ident
     path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
     disk.make_dirs(path)
     if not disk.exists(f"{path}/{PARTITION_METADATA}"):
-        write_topic_id(disk, f"{path}/{PARTITION_METADATA}", METADATA_TOPIC_ID)
+        write_topic_id(disk, f"{path}/{PARTITION_METADATA}", METADATA_TOPIC_ID, sync=False)
     name, control, data = _newest_snapshot(disk, path)
     log = Log(
         disk,
@@ -203,14 +203,14 @@ def open_metadata_log(disk: Disk, engine_factory: EngineFactory, identity: Ident
     for batch in _batches(log, name.end_offset):
         replay.take(batch)
     image = replay.finish()
-    _check_metadata_version(image, path)
+    bootstrap = [] if image.features else _bootstrap_records(disk, identity.metadata_directory)
+    _check_metadata_version(image, bootstrap, path)
     state = read_quorum_state(disk, path)
     epoch = max(image.epoch, 0 if state is None else state.leader_epoch) + 1
     write_quorum_state(disk, path, QuorumState(epoch, identity.node_id))
     opened = MetadataLog(log, worker, epoch=epoch, image=image, voter=replay.voter)
     opened.has_open_transaction = replay.is_in_transaction
-    if not image.features:
-        opened.bootstrap = _bootstrap_records(disk, identity.metadata_directory)
+    opened.bootstrap = bootstrap
     return opened
 
 
@@ -250,10 +250,13 @@ def _voter_in(control: Iterable[Message]) -> stored.VotersVoter | None:
     return found
 
 
-def _check_metadata_version(image: MetadataImage, path: str) -> None:
+def _check_metadata_version(image: MetadataImage, bootstrap: Iterable[Versioned], path: str) -> None:
     lowest, highest = SUPPORTED_METADATA_VERSIONS
-    version = image.features.get("metadata.version")
-    if version is not None and not lowest <= version <= highest:
+    version = image.metadata_version
+    for record, _ in bootstrap:
+        if isinstance(record, stored.FeatureLevelRecord) and record.name == METADATA_VERSION:
+            version = record.feature_level
+    if not lowest <= version <= highest:
         raise UnreadableMetadata(
             f"The cluster in {path} has metadata.version {version}; this broker works with {lowest} to {highest}."
         )

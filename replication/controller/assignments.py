@@ -17,8 +17,6 @@ from replication.controller.placement import Placer
 from replication.image import MetadataImage
 from replication.metadata_records import Versioned
 
-PARTITION_VERSION = 2
-
 
 class Assignment(NamedTuple):
     """The brokers of a new partition, the preferred leader first, and those of them that begin in sync."""
@@ -104,10 +102,16 @@ def _active(image: MetadataImage, replicas: Sequence[int]) -> list[int]:
     return [broker_id for broker_id in replicas if image.brokers[broker_id].is_active]
 
 
+def partition_version(image: MetadataImage) -> int:
+    """The version of PartitionRecord and PartitionChangeRecord that the cluster's nodes can read."""
+    return 2 if image.has_eligible_leaders else 1
+
+
 def partition_records(
     image: MetadataImage, topic_id: bytes, assignments: Sequence[Assignment], first_index: int = 0
 ) -> list[Versioned]:
     """The records that make new partitions, numbered from `first_index` on."""
+    version = partition_version(image)
     directories = {broker_id: _only_directory(image, broker_id) for broker_id in image.brokers}
     return [
         (
@@ -121,7 +125,7 @@ def partition_records(
                 partition_epoch=0,
                 directories=[directories[broker_id] for broker_id in replicas],
             ),
-            PARTITION_VERSION,
+            version,
         )
         for index, (replicas, isr) in enumerate(assignments, first_index)
     ]

@@ -30,7 +30,8 @@ from replication.state_machine import Decision
 
 PRODUCER_ID_BLOCK = 1000
 MAX_PRODUCER_ID = 2**63 - 1
-REGISTER_BROKER_VERSION = 4
+FIRST_WITH_CORDONS = 30
+"""The metadata.version from which directories can be cordoned, and RegisterBroker has version 4."""
 
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     "group.version": (0, 1),
@@ -76,7 +77,8 @@ def register(image: MetadataImage, registration: Registration, *, next_offset: i
             epoch = before.epoch
         else:
             records += restart(image, broker_id, was_clean=before.epoch == registration.previous_epoch)
-    records.append((_registration_record(registration, epoch), REGISTER_BROKER_VERSION))
+    version = 4 if image.metadata_version >= FIRST_WITH_CORDONS else 3
+    records.append((_registration_record(registration, epoch), version))
     return Decision(records, epoch)
 
 
@@ -157,7 +159,7 @@ def unfence(image: MetadataImage, broker_id: int) -> Decision[None]:
         change = BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, fenced=-1)
         records.append((change, 0))
         records += elect_leaders(image, broker_id)
-    if broker.cordoned_directories is None:
+    if broker.cordoned_directories is None and image.metadata_version >= FIRST_WITH_CORDONS:
         told = BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, cordoned_log_dirs=[])
         records.append((told, 3))
     return Decision(records, None)

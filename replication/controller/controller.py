@@ -28,6 +28,7 @@ from protocol.messages.stored import (
     BeginTransactionRecord,
     ConfigRecord,
     EndTransactionRecord,
+    FeatureLevelRecord,
 )
 from protocol.schema import Message
 from replication.controller.brokers import (
@@ -41,7 +42,7 @@ from replication.controller.brokers import (
 from replication.controller.environment import Environment
 from replication.controller.settings import MIN_ISR, alter_settings
 from replication.controller.topics import create_partitions, create_topics, delete_topics
-from replication.image import Changes, Endpoint, MetadataImage, ResourceType
+from replication.image import ELIGIBLE_LEADERS, Changes, Endpoint, MetadataImage, ResourceType
 from replication.metadata_log import MetadataLog
 from replication.metadata_records import Versioned
 from replication.state_machine import Decision
@@ -119,19 +120,20 @@ class Controller:
         self._write(unfenced.records, partial(self._announce, ready), wall_ms, is_atomic=False)
 
     def _bootstrap(self, records: Sequence[Versioned]) -> list[Versioned]:
-        """A new cluster's first records, as one transaction."""
+        """A new cluster's first records, as one transaction; where eligible leaders are on, min.insync.replicas too."""
         min_isr = ConfigRecord(
             resource_type=ResourceType.BROKER,
             resource_name="",
             name=MIN_ISR,
             value=self._environment.settings.get(MIN_ISR, "1"),
         )
-        return [
-            (BeginTransactionRecord(name="Bootstrap records"), 0),
-            *records,
-            (min_isr, 0),
-            (EndTransactionRecord(), 0),
-        ]
+        has_eligible_leaders = any(
+            isinstance(record, FeatureLevelRecord) and record.name == ELIGIBLE_LEADERS and record.feature_level
+            for record, _ in records
+        )
+        begin: Versioned = (BeginTransactionRecord(name="Bootstrap records"), 0)
+        settings: list[Versioned] = [(min_isr, 0)] if has_eligible_leaders else []
+        return [begin, *records, *settings, (EndTransactionRecord(), 0)]
 
     def submit(self, request: Message, *, wall_ms: int, reply: Reply) -> None:
         """Decide on a request; `reply` gets the response, perhaps before this returns, when it is committed."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protocol.messages.stored import PartitionChangeRecord
+from replication.controller.assignments import partition_version
 from replication.image import NO_LEADER, MetadataImage, PartitionState
 from replication.metadata_records import Versioned
 
-PARTITION_CHANGE_VERSION = 2
 _RECOVERING = 1
 
 IsActive = Callable[[int], bool]
@@ -52,13 +52,14 @@ def elect_leaders(image: MetadataImage, arrived: int) -> list[Versioned]:
     def is_active(broker_id: int) -> bool:
         return broker_id == arrived or (broker_id in image.brokers and image.brokers[broker_id].is_active)
 
+    version = partition_version(image)
     records: list[Versioned] = []
     for topic_id, topic in image.topics_by_id.items():
         for index, state in topic.partitions.items():
             if state.leader == NO_LEADER and arrived in state.replicas:
                 change = elect(topic_id, index, state, is_active)
                 if change is not None:
-                    records.append((change, PARTITION_CHANGE_VERSION))
+                    records.append((change, version))
     return records
 
 
@@ -68,6 +69,7 @@ def restart(image: MetadataImage, broker_id: int, *, was_clean: bool) -> list[Ve
     A partition that only this broker holds stays with it: after a clean end as it is, after any other under a
     new leader epoch, since records may be gone that somebody has read. Of all others the old process is taken out.
     """
+    version = partition_version(image)
     records: list[Versioned] = []
     for topic_id, topic in image.topics_by_id.items():
         for index, state in topic.partitions.items():
@@ -80,7 +82,7 @@ def restart(image: MetadataImage, broker_id: int, *, was_clean: bool) -> list[Ve
             else:
                 change = PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=broker_id)
             if change is not None:
-                records.append((change, PARTITION_CHANGE_VERSION))
+                records.append((change, version))
     return records
 
 

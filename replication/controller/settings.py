@@ -89,7 +89,7 @@ def new_topic_settings(
     if not settings:
         return settings, []
     _check_topic(image, environment, settings)
-    return settings, _records(ResourceType.TOPIC, topic.name, settings)
+    return settings, _records(image, ResourceType.TOPIC, topic.name, settings)
 
 
 def effective_topic_settings(
@@ -140,12 +140,12 @@ def _bad_setting(sentence: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_CONFIG, sentence)
 
 
-def _records(kind: int, name: str, changes: Mapping[str, str | None]) -> list[Versioned]:
+def _records(image: MetadataImage, kind: int, name: str, changes: Mapping[str, str | None]) -> list[Versioned]:
     records: list[Versioned] = [
         (ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value), 0)
         for key, value in changes.items()
     ]
-    if MIN_ISR in changes:
+    if MIN_ISR in changes and image.has_eligible_leaders:
         records.append((ClearElrRecord(topic_name=name if kind == ResourceType.TOPIC else ""), 0))
     return records
 
@@ -205,7 +205,7 @@ def _alter_topic(
     changes = {config.name: _new_value(config, current, TOPIC_SETTINGS.get(config.name)) for config in wanted}
     after = {key: value for key, value in {**current, **changes}.items() if value is not None}
     _check_topic(image, environment, after)
-    return _records(ResourceType.TOPIC, name, {k: v for k, v in changes.items() if current.get(k) != v})
+    return _records(image, ResourceType.TOPIC, name, {k: v for k, v in changes.items() if current.get(k) != v})
 
 
 def _alter_broker(
@@ -227,12 +227,12 @@ def _alter_broker(
                 parse(row, value)
             except BadSetting as error:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
-    if MIN_ISR in changes:
+    if MIN_ISR in changes and image.has_eligible_leaders:
         if name:
             raise _bad_setting(f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled.")
         if changes[MIN_ISR] is None:
             raise _bad_setting(f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled.")
-    return _records(ResourceType.BROKER, name, changes)
+    return _records(image, ResourceType.BROKER, name, changes)
 
 
 def _check_node(environment: Environment, name: str) -> None:

@@ -10,6 +10,7 @@ An answer is a list with one (name, error code, message) for each topic or resou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode
@@ -82,16 +83,16 @@ def topic(
     name: str,
     partitions: int = 1,
     replication_factor: int = 1,
-    assignments: list[tuple[int, list[int]]] | None = None,
-    configs: list[tuple[str, str | None]] | None = None,
+    assignments: Sequence[tuple[int, list[int]]] = (),
+    configs: Sequence[tuple[str, str | None]] = (),
 ) -> CreatableTopic:
     """A topic to create."""
     return CreatableTopic(
         name=name,
         num_partitions=partitions,
         replication_factor=replication_factor,
-        assignments=[CreatableReplicaAssignment(partition_index=i, broker_ids=b) for i, b in assignments or []],
-        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs or []],
+        assignments=[CreatableReplicaAssignment(partition_index=i, broker_ids=b) for i, b in assignments],
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs],
     )
 
 

@@ -1,0 +1,165 @@
+"""A controller over a real metadata log in a temporary directory, with a worker that can be held back."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from broker.broker_settings import BROKER_SETTINGS
+from broker.unused_settings import unused_settings
+from protocol.messages import stored
+from protocol.schema import Message
+from replication.controller.brokers import Registration
+from replication.controller.controller import Controller
+from replication.controller.environment import Environment
+from replication.formatting import (
+    METADATA_DIRECTORY,
+    ControllerEndpoint,
+    Identity,
+    format_directories,
+    identify,
+    new_uuid,
+)
+from replication.image import Changes, Endpoint, MetadataImage
+from replication.metadata_log import MetadataLog, open_metadata_log
+from replication.metadata_records import MetadataBatch, read_batches
+from replication.work import Done, Run
+from storage.disk import Disk, StorageError
+from storage.engine import Engine
+from storage.log_config import LogConfig
+from storage.segments.segment_engine import SegmentEngine
+
+WALL_MS = 1_795_252_933_743
+CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+CONTROLLER = ControllerEndpoint("CONTROLLER", "127.0.0.1", 27101)
+ENDPOINTS = (Endpoint("PLAINTEXT", "127.0.0.1", 27100, 0),)
+CONTROLLER_ENDPOINTS = (Endpoint("CONTROLLER", "127.0.0.1", 27101, 0),)
+
+
+class HeldWorker:
+    """Runs at once while open; while held, syncs wait until they are let through or made to fail."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self.syncs: deque[tuple[Run, Done]] = deque()
+        self.synced = 0
+
+    def write(self, directory: str, size: int, run: Run, done: Done) -> None:
+        raise AssertionError("the metadata log writes in line")
+
+    def background(self, run: Run, done: Done) -> None:
+        raise AssertionError("nothing of the metadata log is in no hurry")
+
+    def sync(self, directory: str, run: Run, done: Done) -> None:
+        self.syncs.append((run, done))
+        if not self.is_held:
+            self.let_through()
+
+    def let_through(self, error: StorageError | None = None) -> None:
+        """End the oldest sync."""
+        run, done = self.syncs.popleft()
+        self.synced += 1
+        if error is None:
+            run()
+        done(error)
+
+
+class ControllerWorld:
+    """Node 1, alone."""
+
+    def __init__(self, path: Path, *, seed: int = 1, disk: Disk | None = None, settings: dict[str, str] | None = None):
+        self.directory = str(path)
+        self.disk = disk or Disk()
+        self.worker = HeldWorker()
+        self.dice = random.Random(seed)
+        self.settings = settings or {}
+        self.images: list[tuple[MetadataImage, Changes]] = []
+        self.identity = self.format()
+        self.incarnation = b""
+        self.topic_ids: deque[bytes] = deque()
+        self.incarnations: deque[bytes] = deque()
+        self.log: MetadataLog
+        self.controller: Controller
+
+    def format(self) -> Identity:
+        """Format the directory when it is not."""
+        return format_directories(
+            self.disk,
+            [self.directory],
+            node_id=1,
+            identity=identify(self.disk, [self.directory], node_id=1),
+            cluster_id=CLUSTER_ID,
+            controller=CONTROLLER,
+            random_bytes=self.dice.randbytes,
+            wall_ms=WALL_MS,
+        )
+
+    def open(self) -> MetadataLog:
+        """Open the log."""
+        self.log = open_metadata_log(self.disk, self._engine, self.identity, self.worker)
+        return self.log
+
+    def _engine(self, path: str, config: LogConfig) -> Engine:
+        return SegmentEngine(self.disk, path, config)
+
+    def start(self, *, previous_epoch: int = -1) -> ControllerWorld:
+        """Open the log and start the controller."""
+        self.open()
+        self.incarnation = self.incarnations.popleft() if self.incarnations else new_uuid(self.dice.randbytes)
+        self.controller = Controller(self.log, self.environment())
+        self.controller.on_image = lambda image, changes: self.images.append((image, changes))
+        registration = Registration(
+            broker_id=1,
+            cluster_id=self.identity.cluster_id,
+            incarnation_id=self.incarnation,
+            endpoints=ENDPOINTS,
+            directories=tuple(self.identity.directory_ids.values()),
+            previous_epoch=previous_epoch,
+        )
+        self.controller.start(registration, CONTROLLER_ENDPOINTS, wall_ms=WALL_MS, ready=lambda: None)
+        return self
+
+    def environment(self) -> Environment:
+        """What decisions may look at."""
+        rows = {**BROKER_SETTINGS, **unused_settings()}
+        return Environment(
+            node_id=1,
+            settings=self.settings,
+            broker_setting=rows.get,
+            num_partitions=1,
+            default_replication_factor=1,
+            new_id=lambda: self.topic_ids.popleft() if self.topic_ids else new_uuid(self.dice.randbytes),
+            random_below=self.dice.randrange,
+        )
+
+    def ask(self, request: Message) -> Any:
+        """Submit a request that is answered at once."""
+        replies: list[Any] = []
+        self.controller.submit(request, wall_ms=WALL_MS, reply=replies.append)
+        assert len(replies) == 1, "answered once, and at once"
+        return replies[0]
+
+    @property
+    def image(self) -> MetadataImage:
+        """The published image."""
+        return self.controller.image
+
+    @property
+    def log_path(self) -> Path:
+        """The first segment of the metadata log."""
+        return Path(self.directory) / METADATA_DIRECTORY / "00000000000000000000.log"
+
+    def batches(self) -> list[MetadataBatch]:
+        """All that is in the log."""
+        return read_batches(self.log_path.read_bytes())
+
+    def records(self, since: int = 0) -> list[Message]:
+        """Data records from an offset on."""
+        return [m for b in self.batches() if b.base_offset >= since and not b.is_control for m in b.messages]
+
+
+def partition_changes(records: list[Message]) -> list[stored.PartitionChangeRecord]:
+    """Those among the records."""
+    return [record for record in records if isinstance(record, stored.PartitionChangeRecord)]

@@ -1,0 +1,442 @@
+"""Guards replication/controller/controller.py, topics.py, settings.py, assignments.py and brokers.py, on one node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import stored
+from protocol.messages.admin import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.messages.quorum import AllocateProducerIdsRequest
+from protocol.primitives import uuid_from_text
+from protocol.schema import Message
+from replication.controller.brokers import Registration, register
+from replication.image import NO_LEADER, Changes, ResourceType
+from replication.metadata_records import read_batches
+from storage.disk import StorageError
+from tests.support.admin_cases import (
+    APPEND,
+    BROKER,
+    CASES,
+    DELETE_SETTING,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    normalised,
+    resource,
+    topic,
+)
+from tests.support.controller_world import WALL_MS, ControllerWorld, partition_changes
+from tests.unit.replication.kafka_bytes import METADATA_LOG
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> ControllerWorld:
+    return ControllerWorld(tmp_path).start()
+
+
+def create(*topics: Any, validate_only: bool = False) -> CreateTopicsRequest:
+    return CreateTopicsRequest(topics=list(topics), timeout_ms=10_000, validate_only=validate_only)
+
+
+def delete(*names: str) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names], timeout_ms=10_000)
+
+
+def alter(*resources: Any, validate_only: bool = False) -> IncrementalAlterConfigsRequest:
+    return IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
+
+
+# ---- answers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", CASES)
+def test_answers_are_kafka_s_word_for_word(world: ControllerWorld, api: str) -> None:
+    """Checks, order, codes and sentences (tests/conformance/test_admin_answers.py asks Kafka the same)."""
+    made = world.ask(
+        create(topic("t1", 3), topic("t2", 2, configs=[("cleanup.policy", "compact,delete")]), topic("c.c"))
+    )
+    assert [code for _, code, _ in normalised(made)] == [0, 0, 0]
+    published = world.image
+    for case in CASES[api]:
+        answer = normalised(world.ask(case.request))
+        expected = case.answer if case.ours is None else case.ours
+        assert answer == expected, f"{case.request}"
+    assert world.image is published, "none of them changes anything"
+
+
+def test_a_new_topic_s_answer_tells_its_shape_and_settings(world: ControllerWorld) -> None:
+    """Version 5 and up: counts, settings in force, and where each came from."""
+    world.ask(alter(resource(BROKER, "1", ("log.retention.ms", SET, "600000"))))
+    world.settings["log.segment.bytes"] = "2097152"
+    world.settings["log.retention.hours"] = "1"
+    (result,) = world.ask(create(topic("a", 3, configs=[("flush.messages", "1")]))).topics
+    assert (result.num_partitions, result.replication_factor) == (3, 1)
+    assert result.topic_id == world.image.topics_by_name["a"].topic_id
+    assert result.topic_config_error_code == ErrorCode.NONE
+    found = {config.name: (config.value, config.config_source) for config in result.configs}
+    assert found["flush.messages"] == ("1", 1)
+    assert found["retention.ms"] == ("600000", 2)
+    assert found["min.insync.replicas"] == ("1", 3)
+    assert found["segment.bytes"] == ("2097152", 4)
+    assert found["cleanup.policy"] == ("delete", 5)
+    assert len(found) == 33
+    assert "internal.segment.bytes" not in found
+    (result,) = world.ask(create(topic("b", configs=[("internal.segment.bytes", "100")]))).topics
+    assert len(result.configs) == 34
+
+
+def test_settings_in_hours_are_told_in_milliseconds(world: ControllerWorld) -> None:
+    """The broker's synonym counts in hours, the topic's setting in milliseconds."""
+    world.settings["log.retention.hours"] = "2"
+    (result,) = world.ask(create(topic("a"))).topics
+    (retention,) = [config for config in result.configs if config.name == "retention.ms"]
+    assert (retention.value, retention.config_source) == ("7200000", 4)
+
+
+def test_validate_only_changes_nothing(world: ControllerWorld) -> None:
+    """It answers as if, and writes no record."""
+    end = world.log.next_offset
+    world.ask(create(topic("a"), validate_only=True))
+    assert world.log.next_offset == end
+    world.ask(create(topic("a")))
+    end = world.log.next_offset
+    grow = CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name="a", count=3)], timeout_ms=10_000, validate_only=True
+    )
+    world.ask(grow)
+    world.ask(alter(resource(TOPIC, "a", ("retention.ms", SET, "5")), validate_only=True))
+    assert world.log.next_offset == end
+
+
+# ---- records ---------------------------------------------------------------------------------------------
+
+
+def kafkas(first: int, last: int) -> list[Message]:
+    """Data records of Kafka's log between two offsets, but for the pulse of its idle leader."""
+    return [
+        message
+        for batch in read_batches(METADATA_LOG)
+        if first <= batch.base_offset <= last and not batch.is_control
+        for message in batch.messages
+        if not isinstance(message, stored.NoOpRecord)
+    ]
+
+
+def test_the_same_requests_leave_the_same_records_as_in_kafka(tmp_path: Path) -> None:
+    """Every data record of a real log, made again with the same ids: types, fields, order, batches."""
+    theirs = kafkas(0, 1000)
+    registrations = [r for r in theirs if isinstance(r, stored.RegisterBrokerRecord)]
+    world = ControllerWorld(tmp_path)
+    directory_id = registrations[0].log_dirs[0]
+    world.identity = world.identity._replace(directory_ids={world.directory: directory_id})
+    world.incarnations.append(registrations[0].incarnation_id)
+    world.topic_ids.extend(r.topic_id for r in theirs if isinstance(r, stored.TopicRecord))
+    world.start()
+    world.ask(create(topic("t1", 3, configs=[("cleanup.policy", "compact"), ("retention.ms", "1000")])))
+    configs = [("cleanup.policy", "compact,delete"), ("min.insync.replicas", "1"), ("retention.ms", "1")]
+    world.ask(create(topic("t2", 2, configs=configs), topic("t3")))
+    changes = [("cleanup.policy", SUBTRACT, "compact"), ("retention.ms", SET, "5")]
+    world.ask(alter(resource(TOPIC, "t2", *changes)))
+    world.ask(alter(resource(BROKER, "1", ("log.retention.ms", SET, "600000"))))
+    world.ask(alter(resource(TOPIC, "t2", ("retention.ms", DELETE_SETTING, None))))
+    grow = [CreatePartitionsTopic(name="t2", count=4)]
+    world.ask(CreatePartitionsRequest(topics=grow, timeout_ms=10_000))
+    world.ask(delete("t3"))
+    world.ask(AllocateProducerIdsRequest(broker_id=1, broker_epoch=world.controller.broker_epoch))
+    ours = world.records()
+    ended = next(i for i, r in enumerate(theirs) if isinstance(r, stored.ProducerIdsRecord))
+    assert [_comparable(record) for record in ours] == [_comparable(record) for record in theirs[: ended + 1]]
+
+
+def _comparable(record: Message) -> str:
+    """A record without what differs from start to start: an incarnation of the controller, the features' order."""
+    if isinstance(record, stored.RegisterBrokerRecord | stored.RegisterControllerRecord):
+        record.features.sort(key=lambda feature: feature.name)
+    if isinstance(record, stored.RegisterControllerRecord):
+        record.incarnation_id = b""
+    return repr(record)
+
+
+def test_a_topic_made_anew_has_another_id_and_old_settings_are_gone(world: ControllerWorld) -> None:
+    """A client that knows the old id must learn that its topic is gone."""
+    (first,) = world.ask(create(topic("a", configs=[("retention.ms", "5")]))).topics
+    world.ask(delete("a"))
+    assert "a" not in world.image.topics_by_name
+    (second,) = world.ask(create(topic("a"))).topics
+    assert first.topic_id != second.topic_id
+    assert world.image.topic_config("a") == {}
+
+
+def test_a_topic_is_deleted_by_its_id_too(world: ControllerWorld) -> None:
+    """Version 6; its name is told."""
+    (made,) = world.ask(create(topic("a"))).topics
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=made.topic_id)], timeout_ms=0)
+    (gone,) = world.ask(request).responses
+    assert (gone.name, gone.topic_id, gone.error_code) == ("a", made.topic_id, 0)
+    assert not world.image.topics_by_id
+
+
+def test_a_topic_named_and_given_by_id_goes_once(world: ControllerWorld) -> None:
+    """The second mention is the mistake."""
+    (made,) = world.ask(create(topic("a"))).topics
+    states = [DeleteTopicState(name="a"), DeleteTopicState(topic_id=made.topic_id)]
+    answer = world.ask(DeleteTopicsRequest(topics=states, timeout_ms=0)).responses
+    assert [r.error_code for r in answer] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert answer[1].error_message == "The provided topic name maps to an ID that was already supplied."
+
+
+def test_lists_are_appended_to_what_is_in_force(world: ControllerWorld) -> None:
+    """APPEND and SUBTRACT start from the topic's value, else from the default; nothing is listed twice."""
+    world.ask(create(topic("a")))
+    for operation, value, expected in (
+        (APPEND, "compact", "delete,compact"),
+        (APPEND, "compact", "delete,compact"),
+        (SUBTRACT, "delete", "compact"),
+    ):
+        world.ask(alter(resource(TOPIC, "a", ("cleanup.policy", operation, value))))
+        assert world.image.topic_config("a") == {"cleanup.policy": expected}
+
+
+def test_a_value_grown_too_long_is_refused(world: ControllerWorld) -> None:
+    """Only APPEND can do that: a string on the wire has the same limit."""
+    world.ask(alter(resource(BROKER, "", ("log.cleanup.policy", SET, "delete"))))
+    world.ask(create(topic("a")))
+    value = ",".join(f"{i}:1" for i in range(5000))
+    name = "leader.replication.throttled.replicas"
+    world.ask(alter(resource(TOPIC, "a", (name, SET, value))))
+    more = ",".join(f"{i}:2" for i in range(5000))
+    (answer,) = world.ask(alter(resource(TOPIC, "a", (name, APPEND, more)))).responses
+    assert answer.error_code == ErrorCode.INVALID_CONFIG
+    assert "exceeds the maximum value size of 32767 bytes" in answer.error_message
+
+
+def test_producer_ids_come_in_blocks_that_never_overlap(tmp_path: Path) -> None:
+    """Also over a restart: what was handed out stays so."""
+    starts = []
+    for _ in range(2):
+        world = ControllerWorld(tmp_path).start()
+        for _ in range(2):
+            epoch = world.controller.broker_epoch
+            block = world.ask(AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch))
+            assert block.error_code == ErrorCode.NONE
+            assert block.producer_id_len == 1000
+            starts.append(block.producer_id_start)
+        world.log.close()
+    assert starts == [0, 1000, 2000, 3000]
+
+
+def test_producer_ids_go_to_the_registered_broker_only(world: ControllerWorld) -> None:
+    """An older process of the broker must not draw ids."""
+    epoch = world.controller.broker_epoch
+    stale = world.ask(AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch - 1))
+    assert stale.error_code == ErrorCode.STALE_BROKER_EPOCH
+    unknown = world.ask(AllocateProducerIdsRequest(broker_id=2, broker_epoch=epoch))
+    assert unknown.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert world.image.next_producer_id == 0
+
+
+# ---- commit, publish, answer -----------------------------------------------------------------------------
+
+
+def test_the_answer_comes_after_the_image_and_the_image_after_the_sync(tmp_path: Path) -> None:
+    """Rule 2: who gets the answer finds the partitions ready."""
+    world = ControllerWorld(tmp_path).start()
+    order: list[str] = []
+    world.controller.on_image = lambda image, _: order.append(f"image {sorted(image.topics_by_name)}")
+    world.worker.is_held = True
+    for name in "ab":
+        world.controller.submit(create(topic(name)), wall_ms=WALL_MS, reply=lambda r: order.append(r.topics[0].name))
+    assert order == []
+    assert world.image.topics_by_name == {}
+    world.worker.let_through()
+    assert order == ["image ['a']", "a"]
+    world.worker.let_through()
+    assert order == ["image ['a']", "a", "image ['a', 'b']", "b"]
+
+
+def test_a_refusal_waits_for_what_it_refers_to(tmp_path: Path) -> None:
+    """Rule 2: "already exists" is true only when the topic is committed."""
+    world = ControllerWorld(tmp_path).start()
+    answers: list[tuple[str, int]] = []
+
+    def note(response: Any) -> None:
+        answers.append((response.topics[0].name, response.topics[0].error_code))
+
+    world.worker.is_held = True
+    for _ in range(2):
+        world.controller.submit(create(topic("a")), wall_ms=WALL_MS, reply=note)
+    assert answers == []
+    world.worker.let_through()
+    assert answers == [("a", ErrorCode.NONE), ("a", ErrorCode.TOPIC_ALREADY_EXISTS)]
+
+
+def test_a_decision_builds_on_those_that_are_not_committed_yet(tmp_path: Path) -> None:
+    """Rule 1: settings of a topic that is still on its way."""
+    world = ControllerWorld(tmp_path).start()
+    world.worker.is_held = True
+    answers: list[Any] = []
+    world.controller.submit(create(topic("a")), wall_ms=WALL_MS, reply=answers.append)
+    change = alter(resource(TOPIC, "a", ("retention.ms", SET, "5")))
+    world.controller.submit(change, wall_ms=WALL_MS, reply=answers.append)
+    while world.worker.syncs:
+        world.worker.let_through()
+    assert answers[1].responses[0].error_code == ErrorCode.NONE
+    assert world.image.topic_config("a") == {"retention.ms": "5"}
+
+
+def test_after_a_failed_sync_nobody_is_answered(tmp_path: Path) -> None:
+    """Rule 4: nothing acknowledged may be lost, so nothing is acknowledged."""
+    world = ControllerWorld(tmp_path).start()
+    world.worker.is_held = True
+    answers: list[Any] = []
+    world.controller.submit(create(topic("a")), wall_ms=WALL_MS, reply=answers.append)
+    world.worker.let_through(StorageError("sync", "x", OSError(5, "Input/output error")))
+    world.controller.submit(create(topic("a b")), wall_ms=WALL_MS, reply=answers.append)
+    world.controller.submit(create(topic("c")), wall_ms=WALL_MS, reply=answers.append)
+    assert answers == []
+    assert len(world.images) == 1
+
+
+def test_the_first_image_has_this_broker_active_and_names_everything(tmp_path: Path) -> None:
+    """Rule 3: listeners start from it, the partitions of earlier starts included."""
+    world = ControllerWorld(tmp_path).start()
+    world.ask(create(topic("a", 2)))
+    world.log.close()
+    world = ControllerWorld(tmp_path).start()
+    ((image, changes),) = world.images
+    assert image.brokers[1].is_active
+    assert image.brokers[1].endpoint("PLAINTEXT") is not None
+    assert changes.partitions == {image.topics_by_name["a"].topic_id: {0, 1}}
+    assert changes.features
+    for slot in Changes.__slots__:
+        assert getattr(changes, slot) == getattr(Changes.everything(image), slot)
+
+
+# ---- starts and ends of this broker ----------------------------------------------------------------------
+
+
+def epochs(world: ControllerWorld) -> list[tuple[int, int]]:
+    return [(p.leader, p.leader_epoch) for t in world.image.topics_by_id.values() for p in t.partitions.values()]
+
+
+def test_a_clean_restart_leaves_partitions_alone(tmp_path: Path) -> None:
+    """A broker that held them alone and ended in peace leads on: no record per partition, no new epoch."""
+    world = ControllerWorld(tmp_path).start()
+    world.ask(create(topic("a", 3)))
+    clean_epoch = world.controller.broker_epoch
+    world.controller.stop(wall_ms=WALL_MS, done=lambda: None)
+    assert world.image.brokers[1].is_fenced
+    end = world.log.next_offset
+    world.log.close()
+    world = ControllerWorld(tmp_path).start(previous_epoch=clean_epoch)
+    assert partition_changes(world.records(since=end)) == []
+    assert epochs(world) == [(1, 0)] * 3
+    assert world.controller.broker_epoch > clean_epoch
+
+
+def test_an_unclean_restart_begins_new_leader_epochs(tmp_path: Path) -> None:
+    """Records may be gone that a client has read: its epoch must tell it."""
+    world = ControllerWorld(tmp_path).start()
+    world.ask(create(topic("a", 3)))
+    end = world.log.next_offset
+    world.log.close()
+    world = ControllerWorld(tmp_path).start()
+    assert len(partition_changes(world.records(since=end))) == 3
+    assert epochs(world) == [(1, 1)] * 3
+
+
+def test_partitions_that_kafka_left_without_leader_are_led_again(tmp_path: Path) -> None:
+    """After Kafka's controlled shutdown leaders are -1 and this broker an eligible one: it is elected, as in Kafka."""
+    world = ControllerWorld(tmp_path)
+    world.log_path.write_bytes(METADATA_LOG)
+    assert {leader for leader, _ in _leaders(world.open().image)} == {NO_LEADER}
+    world.log.close()
+    world = ControllerWorld(tmp_path)
+    world.start(previous_epoch=13)
+    assert set(epochs(world)) == {(1, 2)}
+    for a_topic in world.image.topics_by_id.values():
+        for state in a_topic.partitions.values():
+            assert (state.isr, state.eligible_leaders, state.last_known_leaders) == ((1,), (), ())
+
+
+def _leaders(image: Any) -> list[tuple[int, int]]:
+    return [(p.leader, p.leader_epoch) for t in image.topics_by_id.values() for p in t.partitions.values()]
+
+
+def test_the_broker_epoch_is_the_offset_of_its_registration(tmp_path: Path) -> None:
+    """Kafka's: the first offset of the batch that registers it, partition changes included."""
+    world = ControllerWorld(tmp_path).start()
+    world.ask(create(topic("a", 3)))
+    world.log.close()
+    world = ControllerWorld(tmp_path).start()
+    (batch,) = [
+        b for b in world.batches() if b.base_offset > 20 and isinstance(b.messages[-1], stored.RegisterBrokerRecord)
+    ]
+    assert len(batch.messages) == 4
+    assert world.controller.broker_epoch == batch.base_offset == world.image.brokers[1].epoch
+
+
+UNSUPPORTED = (
+    "Unable to register because the broker does not support finalized version {} of {}. "
+    "The broker wants a version between {} and {}, inclusive."
+)
+
+
+def registration(**changes: Any) -> Registration:
+    base = Registration(2, "AAAAAAAAAAAAAAAAAAAAAQ", b"I" * 16, (), (uuid_from_text("ncNHL0kMRKuhxs6LVjsQww"),))
+    return base._replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "sentence"),
+    [
+        (
+            {"cluster_id": "x"},
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            "Expected cluster ID AAAAAAAAAAAAAAAAAAAAAQ, but got cluster ID x",
+        ),
+        ({"directories": ()}, ErrorCode.INVALID_REGISTRATION, "No directories specified in request"),
+        ({"directories": (bytes(16),)}, ErrorCode.INVALID_REGISTRATION, "Reserved directory ID in request"),
+        ({"directories": (b"D" * 16,) * 2}, ErrorCode.INVALID_REGISTRATION, "Duplicate directory ID in request"),
+        (
+            {"features": {"metadata.version": (7, 29)}},
+            ErrorCode.UNSUPPORTED_VERSION,
+            UNSUPPORTED.format(30, "metadata.version", 7, 29),
+        ),
+        (
+            {"features": {"metadata.version": (7, 30)}},
+            ErrorCode.UNSUPPORTED_VERSION,
+            UNSUPPORTED.format(1, "eligible.leader.replicas.version", 0, 0),
+        ),
+    ],
+)
+def test_a_broker_that_does_not_fit_is_refused(
+    world: ControllerWorld, changes: dict[str, Any], code: ErrorCode, sentence: str
+) -> None:
+    """Checks and sentences of Kafka's ClusterControlManager."""
+    with pytest.raises(KafkaError) as refusal:
+        register(world.image, registration(**changes), next_offset=100)
+    assert (refusal.value.code, refusal.value.message) == (code, sentence)
+
+
+def test_a_directory_of_another_broker_is_refused(world: ControllerWorld) -> None:
+    """Two brokers on one directory would be two on its partitions."""
+    (directory,) = world.image.brokers[1].directories
+    with pytest.raises(KafkaError, match="Broker 1 is already registered with directory"):
+        register(world.image, registration(directories=(directory,)), next_offset=100)
+
+
+def test_the_cluster_s_default_settings_reach_every_broker(world: ControllerWorld) -> None:
+    """min.insync.replicas becomes a setting of the cluster when it begins, as eligible leaders need it."""
+    assert world.image.configs[ResourceType.BROKER, ""] == {"min.insync.replicas": "1"}

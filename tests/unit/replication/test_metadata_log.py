@@ -1,0 +1,366 @@
+"""Guards replication/metadata_log.py."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from protocol.messages import stored
+from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
+from protocol.records import ControlType, headers
+from protocol.schema import Message
+from replication.formatting import METADATA_DIRECTORY, read_quorum_state
+from replication.image import ResourceType
+from replication.metadata_log import MetadataLog
+from replication.metadata_records import (
+    SnapshotName,
+    UnreadableMetadata,
+    Versioned,
+    control_records,
+    data_batch,
+    read_batches,
+    snapshot,
+)
+from storage.disk import StorageError
+from tests.support.admin_cases import topic
+from tests.support.controller_world import WALL_MS, ControllerWorld
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.kafka import needs_kafka, run_tool
+from tests.unit.replication.kafka_bytes import METADATA_LOG
+
+SOME_ID = b"\x01" * 16
+
+
+def record(name: str) -> Versioned:
+    return stored.TopicRecord(name=name, topic_id=name.encode().ljust(16, b"\1")), 0
+
+
+def prepared(path: Path, *batches: bytes | bytearray) -> ControllerWorld:
+    """A formatted directory whose metadata log holds these batches."""
+    world = ControllerWorld(path)
+    world.log_path.write_bytes(b"".join(batches))
+    return world
+
+
+def batch(*messages: Message, offset: int = 0, epoch: int = 1) -> bytearray:
+    return data_batch(
+        [(message, 0) for message in messages], base_offset=offset, leader_epoch=epoch, timestamp_ms=WALL_MS
+    )
+
+
+METADATA_VERSION = stored.FeatureLevelRecord(name="metadata.version", feature_level=30)
+
+
+class Callbacks:
+    """Notes which appends were committed, in order."""
+
+    def __init__(self, log: MetadataLog) -> None:
+        self.log = log
+        self.seen: list[str] = []
+
+    def append(self, name: str) -> None:
+        self.log.append([record(name)], wall_ms=WALL_MS, committed=lambda: self.seen.append(name))
+
+
+# ---- the start -------------------------------------------------------------------------------------------
+
+
+def test_every_start_begins_a_new_epoch(tmp_path: Path) -> None:
+    """Rule 1: a LeaderChange under an epoch that was never used before, whatever happened to the last start."""
+    for epoch in (1, 2):
+        world = ControllerWorld(tmp_path).start()
+        assert world.log.epoch == epoch
+        world.log.close()
+    world = ControllerWorld(tmp_path)
+    world.open()  # and then it dies, before it has written anything
+    assert world.log.epoch == 3
+    world = ControllerWorld(tmp_path).start()
+    changes = [(b.leader_epoch, type(b.messages[0]).__name__) for b in world.batches() if b.is_control]
+    assert changes == [(1, "LeaderChangeMessage"), (2, "LeaderChangeMessage"), (4, "LeaderChangeMessage")]
+    state = read_quorum_state(world.disk, str(world.log_path.parent))
+    assert state is not None
+    assert (state.leader_epoch, state.leader_id) == (4, 1)
+
+
+def test_the_epoch_is_durable_before_its_first_record(tmp_path: Path) -> None:
+    """Rule 1: otherwise two starts could use one epoch."""
+    disk = FaultyDisk()
+    world = ControllerWorld(tmp_path, disk=disk)
+    disk.syncs.clear()
+    world.open()
+    assert any(path.endswith("quorum-state.tmp") for path in disk.syncs)
+    assert not any(path.endswith(".log") for path, _, _ in disk.writes)
+
+
+def test_a_lost_quorum_state_does_not_bring_an_epoch_back(tmp_path: Path) -> None:
+    """Rule 1: the log knows the epochs that were written under."""
+    ControllerWorld(tmp_path).start().log.close()
+    (tmp_path / METADATA_DIRECTORY / "quorum-state").unlink()
+    assert ControllerWorld(tmp_path).start().log.epoch == 2
+
+
+def test_what_kafka_wrote_is_replayed(tmp_path: Path) -> None:
+    """FORMAT, rule 6: the image after a real log, bootstrap transaction and all."""
+    image = prepared(tmp_path, METADATA_LOG).open().image
+    assert set(image.topics_by_name) == {"t1", "t2"}
+    t2 = image.topics_by_name["t2"]
+    assert list(t2.partitions) == [0, 1, 2, 3]
+    assert t2.partitions[3].eligible_leaders == (1,)
+    assert t2.partitions[3].leader == -1
+    assert image.features == {
+        "metadata.version": 30,
+        "eligible.leader.replicas.version": 1,
+        "group.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+        "transaction.version": 2,
+    }
+    assert image.configs[ResourceType.BROKER, "1"] == {"log.retention.ms": "600000"}
+    assert image.topic_config("t2") == {"cleanup.policy": "delete", "min.insync.replicas": "1"}
+    assert image.next_producer_id == 1000
+    assert image.brokers[1].is_fenced
+    assert image.controllers[1].endpoints[0].port == 27101
+    assert (image.leader_id, image.epoch) == (1, 1)
+
+
+def test_replay_gives_what_was_published(tmp_path: Path) -> None:
+    """The log is the state: a node that starts again knows what it knew."""
+    world = ControllerWorld(tmp_path).start()
+    world.ask(CreateTopicsRequest(topics=[topic("a", 3, configs=[("retention.ms", "5")]), topic("b")]))
+    world.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="b")], timeout_ms=0))
+    before = world.image
+    world.log.close()
+    after = ControllerWorld(tmp_path).open().image
+    for slot in type(before).__slots__:
+        assert getattr(after, slot) == getattr(before, slot), slot
+
+
+def test_a_torn_tail_is_cut_and_what_was_committed_stays(tmp_path: Path) -> None:
+    """Rule 5: at every byte of an append that was never synced."""
+    world = ControllerWorld(tmp_path).start()
+    world.ask(CreateTopicsRequest(topics=[topic("a")]))
+    kept = world.log_path.stat().st_size
+    world.ask(CreateTopicsRequest(topics=[topic("b")]))
+    whole = world.log_path.read_bytes()
+    for size in range(kept, len(whole), 7):
+        world.log_path.write_bytes(whole[:size])
+        image = ControllerWorld(tmp_path).open().image
+        assert set(image.topics_by_name) == {"a"}, f"cut at {size}"
+
+
+def test_a_transaction_that_never_ended_is_void_and_is_aborted(tmp_path: Path) -> None:
+    """Rule 6: its records must not come alive when a later start writes behind them."""
+    begin = stored.BeginTransactionRecord(name="x")
+    world = prepared(
+        tmp_path,
+        batch(METADATA_VERSION, record("a")[0], epoch=1),
+        batch(begin, record("b")[0], offset=2),
+        batch(record("c")[0], offset=4),
+    )
+    world.start()
+    assert set(world.image.topics_by_name) == {"a"}
+    assert isinstance(world.records(since=5)[0], stored.AbortTransactionRecord)
+    world.log.close()
+    assert set(ControllerWorld(tmp_path).start().image.topics_by_name) == {"a"}
+
+
+def test_an_aborted_transaction_leaves_nothing_and_an_ended_one_all(tmp_path: Path) -> None:
+    """Rule 6."""
+    world = prepared(
+        tmp_path,
+        batch(METADATA_VERSION, stored.BeginTransactionRecord(), record("a")[0], stored.EndTransactionRecord()),
+        batch(
+            stored.BeginTransactionRecord(), record("b")[0], stored.AbortTransactionRecord(), record("c")[0], offset=4
+        ),
+    )
+    assert set(world.open().image.topics_by_name) == {"a", "c"}
+    assert not world.log.has_open_transaction
+
+
+def test_the_newest_snapshot_is_loaded_and_the_log_behind_it(tmp_path: Path) -> None:
+    """Snapshots that Kafka took: the records before it may be gone from the log."""
+    world = ControllerWorld(tmp_path)
+    metadata = world.log_path.parent
+    for name, topics in ((SnapshotName(5, 1), ["old"]), (SnapshotName(10, 2), ["a", "b"])):
+        records = [(METADATA_VERSION, 0), *(record(t) for t in topics)]
+        data = snapshot([], records, leader_epoch=name.leader_epoch, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
+        (metadata / str(name)).write_bytes(data)
+    (metadata / f"{10:020d}.log").write_bytes(batch(record("c")[0], offset=10, epoch=2))
+    (metadata / "00000000000000000011-0000000002.checkpoint.part").write_bytes(b"half")
+    world.start()
+    assert set(world.image.topics_by_name) == {"a", "b", "c"}
+    assert world.log.epoch == 3
+
+
+def test_a_snapshot_beyond_the_log_s_end_is_refused(tmp_path: Path) -> None:
+    """Its records would get offsets that the snapshot has counted already."""
+    world = ControllerWorld(tmp_path)
+    data = snapshot([], [(METADATA_VERSION, 0)], leader_epoch=1, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
+    (world.log_path.parent / str(SnapshotName(10, 1))).write_bytes(data)
+    with pytest.raises(UnreadableMetadata, match="ends at 0, before its snapshot's end 10"):
+        world.open()
+
+
+@pytest.mark.parametrize(
+    ("batches", "sentence"),
+    [
+        ([batch(stored.FeatureLevelRecord(name="metadata.version", feature_level=33))], "works with 17 to 30"),
+        ([batch(stored.FeatureLevelRecord(name="metadata.version", feature_level=14))], "works with 17 to 30"),
+        ([batch(stored.TopicRecord(name="a", topic_id=SOME_ID))], "works with 17 to 30"),
+    ],
+)
+def test_a_cluster_of_another_level_is_refused(tmp_path: Path, batches: list[bytearray], sentence: str) -> None:
+    """A sentence, and nothing touched: not even the epoch."""
+    world = prepared(tmp_path, *batches)
+    (tmp_path / "bootstrap.checkpoint").write_bytes(
+        snapshot(
+            [],
+            [(stored.FeatureLevelRecord(name="metadata.version", feature_level=31), 0)],
+            leader_epoch=0,
+            timestamp_ms=WALL_MS,
+            last_contained_ms=0,
+        )
+    )
+    with pytest.raises(UnreadableMetadata, match=sentence):
+        world.open()
+    assert not (world.log_path.parent / "quorum-state").exists()
+
+
+def test_a_quorum_of_several_is_refused(tmp_path: Path) -> None:
+    """Leading it alone would split it."""
+    feature = stored.KRaftVersionFeature(min_supported_version=0, max_supported_version=1)
+    voters = [
+        stored.VotersVoter(voter_id=i, voter_directory_id=SOME_ID, endpoints=[], kraft_version_feature=feature)
+        for i in (1, 2)
+    ]
+    control = control_records(
+        [(ControlType.KRAFT_VOTERS, stored.VotersRecord(voters=voters))],
+        base_offset=0,
+        leader_epoch=1,
+        timestamp_ms=WALL_MS,
+    )
+    with pytest.raises(UnreadableMetadata, match=r"several voters \(1, 2\)"):
+        prepared(tmp_path, control).open()
+
+
+# ---- appending -------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_committed_before_it_is_synced_and_waiters_share_a_sync(tmp_path: Path) -> None:
+    """Rule 3: in order, and what came during a sync is covered by one more."""
+    world = ControllerWorld(tmp_path)
+    callbacks = Callbacks(world.open())
+    world.worker.is_held = True
+    for name in "abcd":
+        callbacks.append(name)
+    assert callbacks.seen == []
+    assert len(world.worker.syncs) == 1
+    world.worker.let_through()
+    assert callbacks.seen == ["a"]
+    assert len(world.worker.syncs) == 1
+    world.worker.let_through()
+    assert callbacks.seen == ["a", "b", "c", "d"]
+    assert not world.worker.syncs
+
+
+def test_a_callback_may_append(tmp_path: Path) -> None:
+    """Rule 3: what a reply sets off comes after those that are committed already."""
+    world = ControllerWorld(tmp_path)
+    log = world.open()
+    seen: list[str] = []
+
+    def again() -> None:
+        seen.append("a")
+        log.append([record("c")], wall_ms=WALL_MS, committed=lambda: seen.append("c"))
+
+    world.worker.is_held = True
+    log.append([record("x")], wall_ms=WALL_MS, committed=lambda: None)
+    log.append([record("a")], wall_ms=WALL_MS, committed=again)
+    log.append([record("b")], wall_ms=WALL_MS, committed=lambda: seen.append("b"))
+    world.worker.is_held = False
+    world.worker.let_through()
+    assert seen == ["a", "b", "c"]
+
+
+def test_a_failed_sync_is_final(tmp_path: Path) -> None:
+    """Rule 4: not the waiting ones, not later ones, not a second sync."""
+    world = ControllerWorld(tmp_path)
+    callbacks = Callbacks(world.open())
+    failures: list[StorageError] = []
+    callbacks.log.on_failed = failures.append
+    world.worker.is_held = True
+    callbacks.append("a")
+    callbacks.append("b")
+    world.worker.let_through(StorageError("sync", "x", OSError(errno.EIO, "Input/output error")))
+    assert callbacks.seen == []
+    assert callbacks.log.is_failed
+    assert len(failures) == 1
+    assert not world.worker.syncs
+
+
+def test_a_failed_write_is_final(tmp_path: Path) -> None:
+    """Rule 4: a full disk stops the controller, loudly."""
+    disk = FaultyDisk()
+    world = ControllerWorld(tmp_path, disk=disk).start()
+    failures: list[StorageError] = []
+    replies: list[object] = []
+    world.log.on_failed = failures.append
+    disk.fail_writes = errno.ENOSPC
+    for name in "ab":
+        request = CreateTopicsRequest(topics=[topic(name)])
+        world.controller.submit(request, wall_ms=WALL_MS, reply=replies.append)
+    assert [failure.errno for failure in failures] == [errno.ENOSPC]
+    assert replies == []
+    assert not world.image.topics_by_name
+
+
+def test_what_may_be_split_is_split_at_kafka_s_batch_size(tmp_path: Path) -> None:
+    """Rule 2: thousands of partition changes after an unclean end need not be seen at once."""
+    world = ControllerWorld(tmp_path)
+    log = world.open()
+    seen: list[str] = []
+    many: list[Versioned] = [
+        (stored.ConfigRecord(resource_type=2, resource_name="t", name=str(i), value="v" * 30_000), 0)
+        for i in range(300)
+    ]
+    last = log.append(many, wall_ms=WALL_MS, committed=lambda: seen.append("all"), is_atomic=False)
+    assert seen == ["all"]
+    assert last == 299
+    sizes = [header.size for _, header in headers(world.log_path.read_bytes())]
+    assert len(sizes) == 2
+    assert max(sizes) <= 8 * 1024 * 1024
+    assert [m.name for b in read_batches(world.log_path.read_bytes()) for m in b.messages] == [  # type: ignore[attr-defined]
+        str(i) for i in range(300)
+    ]
+
+
+# ---- Kafka reads it --------------------------------------------------------------------------------------
+
+
+@needs_kafka
+def test_kafka_s_tools_read_the_log(tmp_path: Path) -> None:
+    """FORMAT: DumpLogSegments --cluster-metadata-decoder understands every record of two starts."""
+    world = ControllerWorld(tmp_path).start()
+    world.ask(CreateTopicsRequest(topics=[topic("a", 3, configs=[("min.insync.replicas", "1")])]))
+    world.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=0))
+    world.ask(CreateTopicsRequest(topics=[topic("a", 3)]))
+    world.log.close()
+    world = ControllerWorld(tmp_path).start()
+    world.controller.stop(wall_ms=WALL_MS, done=lambda: None)
+    world.log.close()
+    dump = run_tool("org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", world.log_path)
+    assert dump.returncode == 0, dump.stderr
+    payloads = [line for line in dump.stdout.splitlines() if line.startswith("| offset:")]
+    assert len(payloads) == sum(len(b.messages) for b in world.batches())
+    assert "isvalid: false" not in dump.stdout
+    assert "rror" not in dump.stdout
+    for kind in (
+        "PARTITION_RECORD",
+        "REGISTER_BROKER_RECORD",
+        "REMOVE_TOPIC_RECORD",
+        "CLEAR_ELR_RECORD",
+        "LeaderChange",
+    ):
+        assert kind in dump.stdout, kind

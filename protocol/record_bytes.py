@@ -58,7 +58,7 @@ def _put(out: bytearray, field: Buffer | None) -> None:
         out += field
 
 
-def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def read_varint(data: Buffer, at: int) -> tuple[int, int]:
     """A varint of 32 bits and the position behind it."""
     byte = data[at]
     if byte < 0x80:
@@ -70,7 +70,7 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     return _read_long_varint(data, at, 5, 0xFFFFFFFF)
 
 
-def read_varlong(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def read_varlong(data: Buffer, at: int) -> tuple[int, int]:
     """A varint of 64 bits and the position behind it."""
     byte = data[at]
     if byte < 0x80:
@@ -78,13 +78,13 @@ def read_varlong(data: bytes | memoryview, at: int) -> tuple[int, int]:
     return _read_long_varint(data, at, 10, 0xFFFFFFFFFFFFFFFF)
 
 
-def _read_long_varint(data: bytes | memoryview, at: int, max_size: int, mask: int) -> tuple[int, int]:
+def _read_long_varint(data: Buffer, at: int, max_size: int, mask: int) -> tuple[int, int]:
     value, at = _read_long_uvarint(data, at, max_size)
     value &= mask  # as in Java, bits beyond the type fall off
     return (value >> 1) ^ -(value & 1), at
 
 
-def _read_long_uvarint(data: bytes | memoryview, at: int, max_size: int = 5) -> tuple[int, int]:
+def _read_long_uvarint(data: Buffer, at: int, max_size: int = 5) -> tuple[int, int]:
     value = shift = 0
     for _ in range(max_size):
         byte = data[at]
@@ -143,7 +143,7 @@ def _read_headers(data: bytes, at: int, stop: int) -> tuple[Headers, int]:
     return tuple(pairs), at
 
 
-def check_record(data: bytes | memoryview, at: int, index: int) -> tuple[int, bool, int]:
+def check_record(data: Buffer, at: int, index: int) -> tuple[int, bool, int]:
     """The form of a batch's record `index`: its timestamp's delta, has it a key, where the next begins."""
     # One call per record of a compacted topic: varints of one or two bytes are read in place.
     length = data[at]
@@ -199,7 +199,7 @@ def check_record(data: bytes | memoryview, at: int, index: int) -> tuple[int, bo
     return timestamp, not key_length & 1, stop
 
 
-def _check_headers(data: bytes | memoryview, at: int, stop: int) -> int:
+def _check_headers(data: Buffer, at: int, stop: int) -> int:
     pairs, at = read_varint(data, at)
     if not 0 <= pairs <= stop - at:
         raise _wrong_header_count(pairs)
@@ -213,9 +213,8 @@ def _check_headers(data: bytes | memoryview, at: int, stop: int) -> int:
     return at
 
 
-def scan(body: Buffer, count: int) -> tuple[list[int], list[int]]:
+def scan(data: Buffer, count: int) -> tuple[list[int], list[int]]:
     """Walk over exactly `count` records in sequence: every timestamp's delta, the indexes of those without key."""
-    data = bytes(body)
     timestamps: list[int] = []
     keyless: list[int] = []
     at = 0
@@ -234,7 +233,7 @@ def scan(body: Buffer, count: int) -> tuple[list[int], list[int]]:
     return timestamps, keyless
 
 
-def check_first(data: memoryview, count: int, limit: int) -> None:
+def check_first(data: Buffer, count: int, limit: int) -> None:
     """The first record in full, then only lengths, of at most `limit` of the batch's `count` records.
 
     Where the batch has no more than `limit`, the last one must end where the data end.
@@ -245,15 +244,17 @@ def check_first(data: memoryview, count: int, limit: int) -> None:
     try:
         at = check_record(data, 0, 0)[2]
         for _ in range(1, min(count, limit)):
-            byte = data[at]
-            if byte < 0x80:
-                length = (byte >> 1) ^ -(byte & 1)
+            length = data[at]
+            if length < 0x80:
                 at += 1
+            elif (more := data[at + 1]) < 0x80:
+                length = length & 0x7F | more << 7
+                at += 2
             else:
-                length, at = read_varint(data, at)
-            if length < 0:
-                raise _wrong_length(length, end - at)
-            at += length
+                length, at = _read_long_uvarint(data, at)
+            if length & 1:
+                raise _wrong_length((length >> 1) ^ -1, end - at)
+            at += length >> 1
     except IndexError:
         raise invalid_record(NO_MORE_BYTES) from None
     if at > end:

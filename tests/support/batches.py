@@ -191,6 +191,9 @@ def _bodies(now_ms: int) -> Iterator[Case]:
         yield Case(f"{name}, lz4", "plain", bytes(with_body(body, 2, now_ms, Compression.LZ4)), BAD, BAD)
         yield Case(name, "compact", bytes(with_body(body, 2, now_ms)), answer, BAD)
         yield Case(f"{name}, lz4", "gzip", bytes(with_body(body, 2, now_ms, Compression.LZ4)), BAD, BAD)
+    broken_last = varint(8) + b"\0\0" + varint(19) + varint(50) + b"abcd"
+    many = with_body(b"".join(record(delta) for delta in range(19)) + broken_last, 20, now_ms)
+    yield Case("the last of twenty records broken inside", "plain", bytes(many), BAD, OK)
     sound = {
         "two records": record(0) + record(1),
         "key length -2": varint(6) + b"\0\0\0" + varint(-2) + varint(-5) + b"\0" + record(1),
@@ -200,8 +203,8 @@ def _bodies(now_ms: int) -> Iterator[Case]:
         for topic in ("plain", "gzip"):
             yield Case(name, topic, bytes(with_body(body, 2, now_ms)), OK, OK)
             yield Case(f"{name}, zstd", topic, bytes(with_body(body, 2, now_ms, Compression.ZSTD)), OK, OK)
-    for topic, ours in (("plain", OK), ("compact", BAD)):
-        yield Case("offset deltas 0, 0", topic, bytes(with_body(record(0) + record(0), 2, now_ms)), OK, ours)
+    for topic in ("plain", "compact"):
+        yield Case("offset deltas 0, 0", topic, bytes(with_body(record(0) + record(0), 2, now_ms)), OK, BAD)
     yield Case("offset deltas 5, 6", "plain", bytes(with_body(record(5) + record(6), 2, now_ms)), OK, BAD)
     deltas = with_body(record(5) + record(6), 2, now_ms, Compression.GZIP)
     yield Case("offset deltas 5, 6, gzip", "plain", bytes(deltas), UNKNOWN, BAD)
@@ -253,7 +256,11 @@ def _times(now_ms: int) -> Iterator[Case]:
     for delta in (0, -HOUR_MS, 1):
         mixed.append(now_ms + delta, b"k", b"v")
     data = bytes(mixed.build())
-    yield Case("the second record of three an hour old", "range", data, LATE, OK)
+    yield Case("the second record of three an hour old", "range", data, LATE, LATE, (1,))
+    mixed = BatchBuilder()
+    for index in range(20):
+        mixed.append(now_ms - HOUR_MS * (index == 9), b"k", b"v")
+    yield Case("the tenth record of twenty an hour old", "range", bytes(mixed.build()), LATE, OK)
     mixed = BatchBuilder()
     for delta in (0, HOUR_MS, 1):
         mixed.append(now_ms + delta, b"k", b"v")

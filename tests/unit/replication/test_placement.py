@@ -13,7 +13,6 @@ from replication.controller.assignments import all_by_hand, by_hand, partition_r
 from replication.controller.placement import Placer
 from replication.image import BrokerImage, MetadataImage
 
-
 TOO_FEW = (
     "The target replication factor of 3 cannot be reached because only 2 broker(s) are registered or some brokers have "
     "all their log directories cordoned."

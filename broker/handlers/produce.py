@@ -186,6 +186,9 @@ class _Produce:
         error: KafkaError | None,
     ) -> None:
         """One partition's append has ended."""
+        pending = self._pending
+        if pending is not None and pending.is_done:
+            return
         answer.error_code = code
         if info is not None:
             answer.base_offset = info.base_offset
@@ -194,8 +197,8 @@ class _Produce:
         if code:
             self._explain(topic, answer, code, error)
         self._waiting -= 1
-        if not self._waiting and self._pending is not None:
-            self._complete(self._pending)
+        if not self._waiting and pending is not None:
+            self._complete(pending)
 
     def _explain(
         self, topic: str, answer: PartitionProduceResponse, code: ErrorCode, error: KafkaError | None

@@ -64,11 +64,11 @@ class NumbersLog:
         return max((epoch for epoch, start in self.epochs if start <= offset), default=-1)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        known = [entry for entry in self.epochs if entry[0] <= epoch]
-        if not known:
-            return -1, -1
+        if epoch == self.epochs[-1][0]:
+            return epoch, self.log_end_offset
+        known = [other for other, _ in self.epochs if other <= epoch]
         later = [start for other, start in self.epochs if other > epoch]
-        return known[-1][0], later[0] if later else self.log_end_offset
+        return (known[-1] if known else epoch, later[0]) if later else (-1, -1)
 
     def prepare(self, records, *, leader_epoch, wall_ms, origin):
         return records
@@ -456,9 +456,14 @@ def test_reader_whose_log_is_another_one_is_told_where_they_part():
     with pytest.raises(Diverged) as diverged:
         read(12, 3)
     assert (diverged.value.epoch, diverged.value.end_offset) == (1, 10)
-    with pytest.raises(KafkaError) as caught:
-        read(0, 0)
-    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    with pytest.raises(Diverged) as diverged:
+        read(3, 0)
+    assert (diverged.value.epoch, diverged.value.end_offset) == (0, 0)
+    rig.log.log_start_offset = 2
+    for offset, last_fetched_epoch in ((3, 5), (1, 1)):  # an epoch from the future; an offset that is gone
+        with pytest.raises(KafkaError) as caught:
+            read(offset, last_fetched_epoch)
+        assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 # ---------------------------------------------------------------- ListOffsets

@@ -1,0 +1,616 @@
+"""What storage/engine.py promises, as tests for any engine; rules are those of that module.
+
+A subclass names the engine: see test_engine_contract.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from protocol.records import BatchHeader, headers
+from storage.disk import Disk, StorageError
+from storage.engine import AbortedTransaction, Buffer, Engine, EngineFactory, SegmentInfo
+from storage.log_config import LogConfig
+from tests.support.crashing_disk import CrashingDisk
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.segments import NOW_MS, batch, bytes_of, infos
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=150, file_delete_delay_ms=1000)
+EVERYTHING = 1 << 30
+
+
+def append(engine: Engine, data: bytes, wall_ms: int = NOW_MS) -> bool:
+    """Reserve, write, publish; whether a segment was begun."""
+    reservation = engine.reserve(len(data), infos(data), wall_ms)
+    engine.write(reservation, data)
+    engine.publish(reservation)
+    return reservation.rolled
+
+
+def all_of(engine: Engine, offset: int | None = None) -> bytes:
+    """Everything from an offset on, over as many reads as that takes."""
+    at = engine.start_offset if offset is None else offset
+    found = b""
+    while at < engine.end_offset:
+        located = engine.locate(at, EVERYTHING, engine.end_offset, min_one_batch=True)
+        if not located.regions:
+            break
+        piece = bytes_of(located.regions)
+        assert located.size == len(piece) == sum(region.length for region in located.regions)
+        found += piece
+        at = headers(piece)[-1][1].next_offset
+        assert at <= located.end_offset <= engine.end_offset
+    return found
+
+
+def sync(engine: Engine) -> None:
+    """Flush all."""
+    work = engine.collect_sync()
+    work.run()
+    engine.mark_flushed(work.end_offset)
+
+
+def recovered(engine: Engine, recovery_point: int) -> list[int]:
+    """Open after an unclean stop; base offsets of the batches that were checked."""
+    seen: list[int] = []
+
+    def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
+        assert bytes(buffer[position : position + 8]) == header.base_offset.to_bytes(8, "big")
+        assert len(buffer) >= position + header.size
+        assert engine.end_offset == header.next_offset, "a visited batch counts as published"
+        seen.append(header.base_offset)
+
+    start_offset = engine.open(recovery_point)
+    if start_offset is not None:
+        assert start_offset <= recovery_point
+        engine.bytes_to_recover(start_offset)
+        engine.recover(start_offset, visit)
+    return seen
+
+
+class EngineContract:
+    """The promises."""
+
+    def factory(self, disk: Disk, root: Path) -> EngineFactory:
+        """Make engines over what lies in `root`, knowing nothing of earlier ones: as a new process does."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Callable[..., Engine]:
+        """Make the engine of a partition, as a new process does, and open it after a clean close."""
+
+        def made(config: LogConfig = SMALL, *, disk: Disk | None = None, name: str = "t-0") -> Engine:
+            engine = self.unopened(tmp_path, config, disk=disk, name=name)
+            assert engine.open(None) is None
+            return engine
+
+        return made
+
+    def unopened(
+        self, tmp_path: Path, config: LogConfig = SMALL, *, disk: Disk | None = None, name: str = "t-0"
+    ) -> Engine:
+        """An engine of which nothing has been asked."""
+        directory = tmp_path / name
+        directory.mkdir(exist_ok=True)
+        return self.factory(disk or Disk(), tmp_path)(str(directory), config)
+
+    # ---- append and read ---------------------------------------------------------------------------------
+
+    def test_a_new_engine_is_empty_at_zero(self, make: Callable[..., Engine]) -> None:
+        """Rule 7."""
+        engine = make()
+        assert (engine.start_offset, engine.end_offset, engine.size_bytes, engine.flushed_end_offset) == (0, 0, 0, 0)
+        assert engine.segments() == [SegmentInfo(0, 0, 0)]
+        assert engine.max_timestamp() is None
+        assert engine.find_timestamp(0, 0) is None
+        assert engine.read_batches(0, 100) == b""
+        assert not engine.roll(NOW_MS)
+
+    def test_what_was_appended_is_read_from_every_offset(self, make: Callable[..., Engine]) -> None:
+        """Rule 1: the same bytes, from the batch that holds the offset."""
+        engine = make()
+        batches = [batch(10 * number, 10, size=240 + number) for number in range(20)]
+        for data in batches:
+            append(engine, data)
+        assert engine.end_offset == 200
+        assert engine.size_bytes == sum(map(len, batches))
+        for offset in range(200):
+            assert all_of(engine, offset) == b"".join(batches[offset // 10 :])
+
+    def test_an_append_may_hold_several_batches(self, make: Callable[..., Engine]) -> None:
+        """BatchInfo names each."""
+        engine = make()
+        first, second, third = batch(0, 2, size=100), batch(2, 3, size=200), batch(5, 1, size=150)
+        append(engine, first + second)
+        append(engine, third)
+        assert all_of(engine, 1) == first + second + third
+        assert all_of(engine, 3) == second + third
+
+    def test_offsets_may_have_gaps(self, make: Callable[..., Engine]) -> None:
+        """A follower of a compacted log gets them; a read finds the next batch."""
+        engine = make()
+        first, second, third = batch(5, 2, size=900), batch(20, 2, size=900), batch(40, 2, size=900)
+        for data in (first, second, third):
+            append(engine, data)
+        assert all_of(engine, 0) == first + second + third
+        assert all_of(engine, 7) == all_of(engine, 20) == second + third
+        assert all_of(engine, 22) == third
+        assert engine.end_offset == 42
+
+    def test_nothing_is_read_before_it_is_published(self, make: Callable[..., Engine]) -> None:
+        """Rule 2."""
+        engine = make()
+        data = batch(0, 3)
+        reservation = engine.reserve(len(data), infos(data), NOW_MS)
+        engine.write(reservation, data)
+        assert engine.end_offset == 0
+        assert engine.size_bytes == 0
+        assert engine.locate(0, EVERYTHING, 0, min_one_batch=True).regions == ()
+        engine.publish(reservation)
+        assert engine.end_offset == 3
+        assert all_of(engine) == data
+
+    def test_several_appends_may_be_under_way(self, make: Callable[..., Engine]) -> None:
+        """Rule 2: written in any order, published in theirs, over the end of a segment too."""
+        engine = make()
+        batches = [batch(number, 1, size=400) for number in range(4)]
+        reservations = [engine.reserve(len(data), infos(data), NOW_MS) for data in batches]
+        for number in (2, 0, 3, 1):
+            engine.write(reservations[number], batches[number])
+        for number, reservation in enumerate(reservations):
+            engine.publish(reservation)
+            assert all_of(engine) == b"".join(batches[: number + 1])
+
+    def test_partitions_do_not_disturb_each_other(self, tmp_path: Path) -> None:
+        """One file or many: each engine has its own batches."""
+        factory = self.factory(Disk(), tmp_path)
+        engines = []
+        for name in ("a-0", "a-1"):
+            (tmp_path / name).mkdir()
+            engines.append(factory(str(tmp_path / name), SMALL))
+            engines[-1].open(None)
+        contents = [b"", b""]
+        for number in range(12):
+            for which, engine in enumerate(engines):
+                data = batch(number, 1, size=200 + which, epoch=which)
+                append(engine, data)
+                contents[which] += data
+        engines[0].truncate(7)
+        assert all_of(engines[1]) == contents[1]
+        assert all_of(engines[0]) == contents[0][: 7 * 200]
+
+    # ---- abandon -----------------------------------------------------------------------------------------
+
+    def test_abandoning_gives_up_all_that_was_reserved_later(self, make: Callable[..., Engine]) -> None:
+        """Rule 2: also a segment that one of them began; the offsets are given again."""
+        engine = make()
+        append(engine, first := batch(0, 1, size=500))
+        lost = [batch(number, 1, size=400) for number in range(1, 4)]
+        reservations = [engine.reserve(len(data), infos(data), NOW_MS) for data in lost]
+        engine.write(reservations[0], lost[0])
+        engine.write(reservations[2], lost[2])
+        engine.abandon(reservations[0])
+        assert engine.end_offset == 1
+        assert engine.size_bytes == 500
+        assert all_of(engine) == first
+        append(engine, second := batch(1, 5, size=300))
+        assert all_of(engine) == first + second
+        engine.close()
+        assert all_of(make()) == first + second
+
+    def test_what_was_reserved_earlier_is_not_given_up(self, make: Callable[..., Engine]) -> None:
+        """Rule 2."""
+        engine = make()
+        first, second = batch(0, 1, size=300), batch(1, 1, size=300)
+        earlier, later = (engine.reserve(len(data), infos(data), NOW_MS) for data in (first, second))
+        engine.abandon(later)
+        engine.write(earlier, first)
+        engine.publish(earlier)
+        append(engine, second)
+        assert all_of(engine) == first + second
+
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+    def test_a_failed_write_leaves_what_was_published(
+        self, make: Callable[..., Engine], tmp_path: Path, code: int
+    ) -> None:
+        """Rule 6."""
+        disk = FaultyDisk()
+        engine = make(disk=disk)
+        append(engine, first := batch(0, 2, size=300))
+        data = batch(2, 2, size=300)
+        reservation = engine.reserve(len(data), infos(data), NOW_MS)
+        disk.room, disk.fail_writes = 100, code
+        with pytest.raises(StorageError):
+            engine.write(reservation, data)
+        disk.room, disk.fail_writes = None, 0
+        engine.abandon(reservation)
+        assert all_of(engine) == first
+        append(engine, second := batch(2, 1, size=200))
+        assert all_of(engine) == first + second
+        again = self.unopened(tmp_path)
+        assert recovered(again, 0) == [0, 2]
+        assert all_of(again) == first + second
+
+    # ---- locate ------------------------------------------------------------------------------------------
+
+    def test_only_batches_before_max_offset_are_found(self, make: Callable[..., Engine]) -> None:
+        """Rule 4; a batch that reaches beyond it is left out."""
+        engine = make(LogConfig())
+        batches = [batch(10 * number, 10, size=300) for number in range(5)]
+        for data in batches:
+            append(engine, data)
+        for max_offset in range(51):
+            whole = b"".join(batches[: max_offset // 10])
+            for offset in (0, max_offset // 2, max_offset):
+                located = engine.locate(offset, EVERYTHING, max_offset, min_one_batch=True)
+                assert bytes_of(located.regions) == whole[offset // 10 * len(batches[0]) :]
+                assert located.end_offset <= max(max_offset, offset)
+
+    def test_max_bytes_bounds_all_but_the_first_batch(self, make: Callable[..., Engine]) -> None:
+        """A batch may be cut off at the end, never the first; that is whole or, unless asked for, not there."""
+        engine = make(LogConfig())
+        batches = [batch(number, 1, size=200) for number in range(4)]
+        everything = b"".join(batches)
+        for data in batches:
+            append(engine, data)
+        for max_bytes in (0, 1, 199):
+            assert bytes_of(engine.locate(1, max_bytes, 4, min_one_batch=True).regions) == batches[1]
+            assert engine.locate(1, max_bytes, 4, min_one_batch=False).regions == ()
+            assert engine.locate(1, max_bytes, 4, min_one_batch=False).size == 0
+        for max_bytes in (200, 399, 400, 599):
+            for min_one in (True, False):
+                found = engine.locate(1, max_bytes, 4, min_one_batch=min_one)
+                data = bytes_of(found.regions)
+                assert everything[200:].startswith(data)
+                assert max_bytes - 200 < len(data) <= max_bytes
+                assert found.end_offset > headers(data)[-1][1].last_offset
+
+    def test_a_read_at_the_end_is_empty(self, make: Callable[..., Engine]) -> None:
+        """F7."""
+        engine = make()
+        append(engine, batch(0, 5))
+        located = engine.locate(5, EVERYTHING, 5, min_one_batch=True)
+        assert (located.regions, located.size) == ((), 0)
+
+    def test_internal_readers_get_whole_batches(self, make: Callable[..., Engine]) -> None:
+        """At least one, and none beyond the limit."""
+        engine = make(LogConfig())
+        batches = [batch(number, 1, size=200) for number in range(4)]
+        for data in batches:
+            append(engine, data)
+        for max_bytes, count in ((0, 1), (200, 1), (399, 1), (400, 2), (10_000, 3)):
+            assert bytes(engine.read_batches(1, max_bytes)) == b"".join(batches[1 : 1 + count])
+        assert bytes(engine.read_batches(4, 1000)) == b""
+
+    def test_a_region_outlives_its_data(self, make: Callable[..., Engine], tmp_path: Path) -> None:
+        """Rule 5: retention never races a response."""
+        engine = make()
+        for number in range(8):
+            append(engine, batch(number, 1, size=400))
+        located = engine.locate(0, 400, 8, min_one_batch=True)
+        for path in engine.trim(6):
+            os.unlink(path)
+        assert engine.start_offset == 6
+        assert bytes_of(located.regions) == batch(0, 1, size=400)
+
+    # ---- times -------------------------------------------------------------------------------------------
+
+    def test_times_are_found_from_every_offset(self, make: Callable[..., Engine]) -> None:
+        """The first batch, at or behind the offset, that is as late as asked for; times need not ascend."""
+        dice = Random(7)
+        stamps = [NOW_MS + dice.randrange(0, 60) for _ in range(40)]
+        engine = make()
+        for number, stamp in enumerate(stamps):
+            append(engine, batch(5 * number, 5, size=200, timestamp_ms=stamp))
+        for offset in range(0, 205, 3):
+            for target in range(NOW_MS - 1, NOW_MS + 62, 4):
+                expected = [5 * n for n, stamp in enumerate(stamps) if stamp >= target and 5 * n + 4 >= offset]
+                assert engine.find_timestamp(target, offset) == (expected[0] if expected else None), (offset, target)
+        latest = max(stamps)
+        assert engine.max_timestamp() == (latest, 5 * stamps.index(latest) + 4)
+
+    # ---- segments ----------------------------------------------------------------------------------------
+
+    def test_an_append_that_begins_a_segment_says_so(self, make: Callable[..., Engine]) -> None:
+        """Log takes a snapshot then; the first of all never does."""
+        engine = make()
+        rolled = [append(engine, batch(number, 1, size=400)) for number in range(5)]
+        assert rolled == [False, False, True, False, True]
+        assert engine.segments() == [SegmentInfo(0, 2, 800), SegmentInfo(2, 4, 800), SegmentInfo(4, 5, 400)]
+
+    def test_segments_are_rolled_by_time(self, make: Callable[..., Engine]) -> None:
+        """`segment.ms` between the first batch and this one."""
+        engine = make(replace(SMALL, segment_ms=100))
+        assert not append(engine, batch(0))
+        assert not append(engine, batch(1, timestamp_ms=NOW_MS + 100))
+        assert append(engine, batch(2, timestamp_ms=NOW_MS + 101))
+
+    def test_roll_begins_a_segment_unless_it_is_empty(self, make: Callable[..., Engine]) -> None:
+        """The next append does not say that it began one."""
+        engine = make()
+        append(engine, batch(0, 3, size=200))
+        assert engine.roll(NOW_MS)
+        assert not engine.roll(NOW_MS)
+        assert engine.segments() == [SegmentInfo(0, 3, 200), SegmentInfo(3, 3, 0)]
+        assert not append(engine, batch(3, size=100))
+        assert engine.segments() == [SegmentInfo(0, 3, 200), SegmentInfo(3, 4, 100)]
+
+    def test_a_segment_knows_its_greatest_time(self, make: Callable[..., Engine]) -> None:
+        """What retention asks; without any, the time of writing."""
+        engine = make()
+        append(engine, batch(0, size=200, timestamp_ms=NOW_MS + 7))
+        append(engine, batch(1, size=200, timestamp_ms=NOW_MS + 3))
+        engine.roll(NOW_MS)
+        append(engine, batch(2, size=200, timestamp_ms=-1))
+        assert engine.segment_max_timestamp(0) == NOW_MS + 7
+        assert engine.segment_max_timestamp(2) > NOW_MS + 10**10
+
+    def test_settings_hold_from_the_next_append_on(self, make: Callable[..., Engine]) -> None:
+        """update_config."""
+        engine = make()
+        append(engine, batch(0, size=400))
+        engine.update_config(replace(SMALL, segment_bytes=500))
+        assert append(engine, batch(1, size=400))
+
+    def test_trim_drops_whole_segments_but_never_the_active_one(self, make: Callable[..., Engine]) -> None:
+        """What is left is read as before, also after a restart."""
+        engine = make()
+        for number in range(9):
+            append(engine, batch(number, 1, size=400))
+        for offset, start in ((1, 0), (3, 2), (4, 4), (100, 8)):
+            for path in engine.trim(offset):
+                os.unlink(path)
+            assert engine.start_offset == start
+            assert engine.segments()[0].base_offset == start
+            assert all_of(engine) == b"".join(batch(number, 1, size=400) for number in range(start, 9))
+        engine.close()
+        again = make()
+        assert (again.start_offset, again.end_offset, again.size_bytes) == (8, 9, 400)
+
+    # ---- cutting -----------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("offset", range(0, 41, 3))
+    def test_truncate_drops_every_batch_that_reaches_to_the_offset(
+        self, make: Callable[..., Engine], offset: int
+    ) -> None:
+        """And the log goes on from there, now and after a restart, times included."""
+        engine = make()
+        batches = [batch(4 * n, 4, size=250, timestamp_ms=NOW_MS + n) for n in range(10)]
+        for data in batches:
+            append(engine, data)
+        engine.truncate(offset)
+        kept = b"".join(batches[: offset // 4])
+        end_offset = offset // 4 * 4
+        assert engine.end_offset == end_offset
+        assert engine.size_bytes == len(kept)
+        assert all_of(engine) == kept
+        assert engine.max_timestamp() == ((NOW_MS + offset // 4 - 1, end_offset - 1) if kept else None)
+        append(engine, more := batch(end_offset, 2, size=150, timestamp_ms=NOW_MS + 50))
+        assert all_of(engine) == kept + more
+        assert engine.find_timestamp(NOW_MS + 20, 0) == end_offset
+        engine.close()
+        again = make()
+        assert all_of(again) == kept + more
+        assert again.find_timestamp(NOW_MS + 20, 0) == end_offset
+        assert sum(segment.size for segment in again.segments()) == again.size_bytes == len(kept + more)
+
+    def test_reset_begins_anew(self, make: Callable[..., Engine]) -> None:
+        """At any offset, before or behind what was there."""
+        engine = make()
+        for offset in (1000, 3, 500):
+            for number in range(3):
+                append(engine, batch(engine.end_offset, 1, size=400, timestamp_ms=NOW_MS + number))
+            engine.reset(offset)
+            assert (engine.start_offset, engine.end_offset, engine.size_bytes) == (offset, offset, 0)
+            assert engine.segments() == [SegmentInfo(offset, offset, 0)]
+            assert engine.max_timestamp() is None
+        append(engine, data := batch(500, 2))
+        engine.close()
+        again = make()
+        assert (again.start_offset, again.end_offset) == (500, 502)
+        assert all_of(again) == data
+
+    # ---- aborted transactions ----------------------------------------------------------------------------
+
+    def test_aborted_transactions_are_found_by_what_they_overlap(self, make: Callable[..., Engine]) -> None:
+        """F10; they are cut with their markers, and survive a restart."""
+        engine = make()
+        aborted = [AbortedTransaction(n, 10 * n, 10 * n + 9, 10 * n + 10) for n in range(5)]
+        for number in range(25):
+            append(engine, batch(2 * number, 2, size=150))
+            if number % 5 == 4:
+                engine.add_aborted(aborted[number // 5])
+        for _ in range(2):
+            assert engine.aborted(0, 50) == aborted
+            assert engine.aborted(10, 20) == aborted[1:2]
+            assert engine.aborted(19, 21) == aborted[1:3]
+            assert engine.aborted(45, 46) == aborted[4:]
+            engine.close()
+            engine = make()
+        engine.truncate(39)
+        assert engine.aborted(0, 100) == aborted[:3]
+        engine.reset(10)
+        assert engine.aborted(0, 100) == []
+
+    # ---- durability --------------------------------------------------------------------------------------
+
+    def test_the_flushed_end_moves_when_a_sync_has_succeeded(self, make: Callable[..., Engine]) -> None:
+        """And covers what was published when it was collected."""
+        disk = FaultyDisk()
+        engine = make(disk=disk)
+        append(engine, batch(0, 3))
+        work = engine.collect_sync()
+        append(engine, batch(3, 3))
+        disk.forget_history()
+        work.run()
+        assert disk.syncs
+        assert (work.end_offset, engine.flushed_end_offset) == (3, 0)
+        engine.mark_flushed(work.end_offset)
+        assert engine.flushed_end_offset == 3
+        sync(engine)
+        assert engine.flushed_end_offset == 6
+
+    def test_a_sync_of_what_was_cut_meanwhile_vouches_for_nothing_else(self, make: Callable[..., Engine]) -> None:
+        """What is appended in the place of what was cut is not durable by that."""
+        engine = make()
+        append(engine, batch(0, 3))
+        append(engine, batch(3, 3))
+        work = engine.collect_sync()
+        engine.truncate(3)
+        append(engine, batch(3, 3))
+        work.run()
+        engine.mark_flushed(work.end_offset)
+        assert engine.flushed_end_offset == 3
+
+    def test_truncate_takes_the_flushed_end_back(self, make: Callable[..., Engine]) -> None:
+        """It is never behind the end."""
+        engine = make()
+        append(engine, batch(0, 3))
+        append(engine, batch(3, 3))
+        sync(engine)
+        engine.truncate(3)
+        assert engine.flushed_end_offset == 3
+        engine.reset(1)
+        assert engine.flushed_end_offset <= 1
+
+    def test_after_a_clean_close_all_is_flushed(self, make: Callable[..., Engine]) -> None:
+        """`open` says so."""
+        engine = make()
+        for number in range(5):
+            append(engine, batch(number, 1, size=400))
+        sync(engine)
+        engine.close()
+        again = make()
+        assert again.flushed_end_offset == 5
+        assert all_of(again) == b"".join(batch(number, 1, size=400) for number in range(5))
+
+    def test_idle_descriptors_are_let_go(self, make: Callable[..., Engine]) -> None:
+        """And opened again when they are needed; other bytes do not come."""
+        disk = FaultyDisk()
+        engine = make(disk=disk)
+        append(engine, first := batch(0, 1, size=400))
+        for _ in range(3):
+            engine.close_idle()
+        assert all_of(engine) == first
+        engine.close_idle()
+        append(engine, second := batch(1, 1, size=400))
+        engine.close_idle()
+        assert all_of(engine) == first + second
+
+    # ---- recovery ----------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("point", [0, 3, 4, 11, 20])
+    def test_recovery_checks_everything_from_the_segment_of_the_recovery_point(
+        self, make: Callable[..., Engine], tmp_path: Path, point: int
+    ) -> None:
+        """And finds all as it was."""
+        engine = make()
+        batches = [batch(2 * number, 2, size=300) for number in range(10)]
+        for data in batches:
+            append(engine, data)
+        again = self.unopened(tmp_path)
+        seen = recovered(again, point)
+        assert seen == list(range(seen[0], 20, 2))
+        assert seen[0] <= point
+        assert all_of(again) == b"".join(batches)
+        assert (again.end_offset, again.flushed_end_offset) == (20, point)
+        append(again, more := batch(20, 2))
+        assert all_of(again) == b"".join(batches) + more
+
+    def test_what_lies_before_recovery_can_be_read_before_it(self, make: Callable[..., Engine], tmp_path: Path) -> None:
+        """Log replays producers from there."""
+        engine = make()
+        batches = [batch(2 * number, 2, size=300) for number in range(10)]
+        for data in batches:
+            append(engine, data)
+        again = self.unopened(tmp_path)
+        start = again.open(15)
+        assert start is not None
+        assert 6 <= start <= 15
+        found, at = b"", 0
+        while at < start:
+            found += bytes(again.read_batches(at, 700))
+            at = headers(found)[-1][1].next_offset
+        assert found.startswith(b"".join(batches[: start // 2]))
+        assert again.bytes_to_recover(start) == 300 * (10 - start // 2)
+
+    @pytest.mark.parametrize("damaged", range(8))
+    def test_recovery_cuts_at_the_first_damage(self, make: Callable[..., Engine], tmp_path: Path, damaged: int) -> None:
+        """Whatever comes behind it is gone, and the log goes on from there."""
+        engine = make()
+        batches = [batch(2 * number, 2, size=300) for number in range(8)]
+        for data in batches:
+            append(engine, data)
+        region = engine.locate(2 * damaged, 300, 16, min_one_batch=True).regions[0]
+        os.pwrite(region.file.fileno(), b"!!", region.position + 290)  # type: ignore[attr-defined]
+        again = self.unopened(tmp_path)
+        assert recovered(again, 0) == [2 * number for number in range(damaged)]
+        assert all_of(again) == b"".join(batches[:damaged])
+        assert again.end_offset == 2 * damaged
+        append(again, more := batch(2 * damaged, 1, size=300))
+        last = self.unopened(tmp_path)
+        recovered(last, 0)
+        assert all_of(last) == b"".join(batches[:damaged]) + more
+
+    def test_recovery_tells_the_aborted_transactions_anew(self, make: Callable[..., Engine], tmp_path: Path) -> None:
+        """`visit` may call add_aborted; what was known of that range is not doubled."""
+        engine = make()
+        for number in range(6):
+            append(engine, batch(2 * number, 2, size=400))
+            if number % 2:
+                engine.add_aborted(AbortedTransaction(number, 2 * number - 1, 2 * number + 1, 2 * number + 2))
+        before = engine.aborted(0, 100)
+        again = self.unopened(tmp_path)
+        start = again.open(5)
+        assert start is not None
+
+        def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
+            number = header.base_offset // 2
+            if number % 2:
+                again.add_aborted(AbortedTransaction(number, 2 * number - 1, 2 * number + 1, 2 * number + 2))
+
+        again.recover(start, visit)
+        assert again.aborted(0, 100) == before
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_a_loss_of_power_leaves_what_was_flushed(self, tmp_path: Path, seed: int) -> None:
+        """And behind it nothing but what was appended, whole; the end is where the first loss was."""
+        dice = Random(seed)
+        disk = CrashingDisk()
+        engine = self.unopened(tmp_path, disk=disk)
+        engine.open(None)
+        appended = b""
+        flushed = 0
+        for _ in range(4):
+            for _ in range(dice.randint(1, 8)):
+                data = batch(engine.end_offset, dice.randint(1, 3), size=dice.randint(250, 500))
+                append(engine, data)
+                appended += data
+            if dice.random() < 0.6:
+                sync(engine)
+                flushed = engine.end_offset
+            disk.crash(dice)
+            engine = self.unopened(tmp_path, disk=disk)
+            recovered(engine, flushed)
+            found = all_of(engine)
+            assert appended.startswith(found), f"seed {seed}"
+            assert engine.end_offset >= flushed, f"seed {seed}"
+            appended = found
+
+    # ---- end ---------------------------------------------------------------------------------------------
+
+    def test_what_was_deleted_does_not_come_back(self, make: Callable[..., Engine], tmp_path: Path) -> None:
+        """A partition of the same name begins empty, also in a new process."""
+        engine = make()
+        append(engine, batch(0, 5, size=300))
+        engine.delete()
+        (tmp_path / "t-0").rename(tmp_path / "t-0.0-delete")
+        again = make()
+        assert (again.start_offset, again.end_offset, again.size_bytes) == (0, 0, 0)

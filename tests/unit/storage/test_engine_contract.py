@@ -1,0 +1,25 @@
+"""Both engines keep the contract (storage/engine.py): Kafka's segments, and the scattered one of the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.disk import Disk
+from storage.engine import EngineFactory
+from storage.segments.segment_engine import SegmentEngine
+from tests.support.scattered_engine import Store
+from tests.unit.storage.engine_contract import EngineContract
+
+
+class TestSegmentEngine(EngineContract):
+    """A directory of segments per partition."""
+
+    def factory(self, disk: Disk, root: Path) -> EngineFactory:
+        return lambda directory, config: SegmentEngine(disk, directory, config)
+
+
+class TestScatteredEngine(EngineContract):
+    """One file for all partitions."""
+
+    def factory(self, disk: Disk, root: Path) -> EngineFactory:
+        return Store(disk, str(root / "scattered")).engine

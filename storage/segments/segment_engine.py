@@ -138,7 +138,7 @@ class SegmentEngine:
             for _ in segment.recover(publish):
                 yield self._end_offset
             self._unsynced.append(segment)
-            if segment.size < size:
+            if segment.size < size or (ahead and self._is_hole(ahead[0])):
                 while ahead:
                     ahead.pop().unlink()
             elif ahead:
@@ -443,6 +443,10 @@ class SegmentEngine:
             if found is not None:
                 return number, found
         return None
+
+    def _is_hole(self, following: Segment) -> bool:
+        """Whether the end of the segment before was lost, so that the log has to end there: only compaction skips."""
+        return following.base_offset > self._end_offset and not self._config.is_compacted
 
     def _end_position(self) -> OffsetPosition:
         segment = self._segments[self._slot(self._end_offset)]

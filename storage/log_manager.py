@@ -102,7 +102,7 @@ class LogManager:
         self._disk = disk
         self._config = config
         self._random_bytes = random_bytes
-        self._engine_factory = engine_factory or self._segments
+        self.engine_factory = engine_factory or self._segments
         self._locks = locks
         self.logs: dict[TopicPartition, Log] = {}
         self.directories: dict[str, LogDirectory] = {path: LogDirectory(path, id_) for path, id_ in directories.items()}
@@ -156,7 +156,7 @@ class LogManager:
             known = Checkpoint(points.get(key, 0), starts.get(key, 0), watermarks.get(key, 0))
             log = Log(
                 disk,
-                self._engine_factory,
+                self.engine_factory,
                 path,
                 *key,
                 self._config,
@@ -250,7 +250,7 @@ class LogManager:
                 f"make the log of {topic}-{partition} because of", "", OSError(0, ", ".join(self.offline) + " offline")
             )
         home = self._home(directory)
-        log = Log(self._disk, self._engine_factory, home.path, topic, partition, config, topic_id=topic_id, is_new=True)
+        log = Log(self._disk, self.engine_factory, home.path, topic, partition, config, topic_id=topic_id, is_new=True)
         make(self._disk, log.path, topic_id)
         self.logs[key] = home.logs[key] = log
         return log
@@ -269,7 +269,7 @@ class LogManager:
         """The log of the cluster's metadata, which nobody but its owner looks after: always recovered, never listed."""
         topic, _, partition = METADATA_LOG.rpartition("-")
         self._disk.make_dirs(f"{directory}/{METADATA_LOG}")
-        return Log(self._disk, self._engine_factory, directory, topic, int(partition), config, is_clean=False)
+        return Log(self._disk, self.engine_factory, directory, topic, int(partition), config, is_clean=False)
 
     def delete(self, log: Log) -> None:
         """Take a log away: its directory is renamed now and removed later."""

@@ -115,6 +115,10 @@ def _with(*configs: tuple[str, str | None], message: str | None) -> Case:
     return _create(topic("cf", configs=list(configs)), answer=[("cf", code, message)])
 
 
+def _bad(name: str, value: str, reason: str) -> Case:
+    return _with((name, value), message=f"Invalid value {value} for configuration {name}: {reason}")
+
+
 _CHARACTERS = "contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
 _NO_SUCH_BROKER = "The manual partition assignment includes broker {}, but no such broker is registered."
 _SEQUENCE = "partitions should be a consecutive 0-based integer sequence"
@@ -233,64 +237,32 @@ CREATE = [
     _with(("internal.segment.bytes", "100"), message=None),
     _with(("nope", "1"), message="Unknown topic config name: nope"),
     _with(("nope", "1"), ("retention.ms", "x"), message="Unknown topic config name: nope"),
-    _with(
-        ("retention.ms", "abc"), message="Invalid value abc for configuration retention.ms: Not a number of type LONG"
-    ),
-    _with(("retention.ms", ""), message="Invalid value  for configuration retention.ms: Not a number of type LONG"),
-    _with(("retention.ms", "-5"), message="Invalid value -5 for configuration retention.ms: Value must be at least -1"),
+    _bad("retention.ms", "abc", "Not a number of type LONG"),
+    _bad("retention.ms", "", "Not a number of type LONG"),
+    _bad("retention.ms", "-5", "Value must be at least -1"),
     _with(("retention.ms", None), message="Null value not supported for topic configs: retention.ms"),
     _with(
         ("retention.ms", None),
         ("nope", None),
         message="Null value not supported for topic configs: retention.ms,nope",
     ),
-    _with(
-        ("cleanup.policy", "foo"),
-        message="Invalid value foo for configuration cleanup.policy: String must be one of: compact, delete",
-    ),
+    _bad("cleanup.policy", "foo", "String must be one of: compact, delete"),
     _with(
         ("cleanup.policy", "delete,none"),
         message="Invalid value none for configuration cleanup.policy: String must be one of: compact, delete",
     ),
-    _with(
-        ("segment.bytes", "1"),
-        message="Invalid value 1 for configuration segment.bytes: Value must be at least 1048576",
-    ),
-    _with(
-        ("segment.bytes", "9999999999"),
-        message="Invalid value 9999999999 for configuration segment.bytes: Not a number of type INT",
-    ),
-    _with(
-        ("min.insync.replicas", "0"),
-        message="Invalid value 0 for configuration min.insync.replicas: Value must be at least 1",
-    ),
-    _with(
-        ("compression.type", "lzo"),
-        message="Invalid value lzo for configuration compression.type: String must be one of: uncompressed, zstd, lz4, "
-        "snappy, gzip, producer",
-    ),
-    _with(
-        ("compression.gzip.level", "15"),
-        message="Invalid value 15 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to "
-        "-1",
-    ),
-    _with(
-        ("message.timestamp.type", "x"),
-        message="Invalid value x for configuration message.timestamp.type: String must be one of: CreateTime, "
-        "LogAppendTime",
-    ),
-    _with(
-        ("preallocate", "maybe"),
-        message="Invalid value maybe for configuration preallocate: Expected value to be either true or false",
-    ),
+    _bad("segment.bytes", "1", "Value must be at least 1048576"),
+    _bad("segment.bytes", "9999999999", "Not a number of type INT"),
+    _bad("min.insync.replicas", "0", "Value must be at least 1"),
+    _bad("compression.type", "lzo", "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer"),
+    _bad("compression.gzip.level", "15", "Value must be between 1 and 9 or equal to -1"),
+    _bad("message.timestamp.type", "x", "String must be one of: CreateTime, LogAppendTime"),
+    _bad("preallocate", "maybe", "Expected value to be either true or false"),
     _with(
         ("min.cleanable.dirty.ratio", "2"),
         message="Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
     ),
-    _with(
-        ("max.message.bytes", "3000000000"),
-        message="Invalid value 3000000000 for configuration max.message.bytes: Not a number of type INT",
-    ),
+    _bad("max.message.bytes", "3000000000", "Not a number of type INT"),
     _with(
         ("leader.replication.throttled.replicas", "a"),
         message="Invalid value [a] for configuration leader.replication.throttled.replicas: "

@@ -4,8 +4,9 @@ RULES    1. Lengths are checked where something would be allocated or looped ove
             the buffer is checked once, at its end. Until then reads run into nothing and give nothing.
          2. A list may have at most MAX_ARRAY_LENGTH elements and no more than there are bytes left, a tagged
             section at most MAX_TAGGED_FIELDS fields; a string at most 32,767 bytes.
-         3. As in Kafka: any byte but 0 is true, bytes that are no UTF-8 become U+FFFD, a negative length is null.
-            Stricter than Kafka: a known tagged field must fill its size.
+         3. As in Kafka: any byte but 0 is true, bytes that are no UTF-8 become U+FFFD, a negative length is null, a
+            tag that another version of the struct knows is refused, one that none knows is kept. Stricter than
+            Kafka: a known tagged field must fill its size.
          4. Attributes are set from the unpacked run directly; `__init__` is not called.
 NOT HERE Handing decoders out (`codec.py`).
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 from protocol.errors import MalformedRequest
@@ -53,11 +54,6 @@ def _long_string(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
     if length > _MAX_STRING_LENGTH + 1:
         _refuse_length(name, length - 1)
     return length, position
-
-
-def _long_bytes(buffer: Buffer, position: int) -> tuple[int, int]:
-    """A compact length of bytes or records that takes several bytes."""
-    return read_uvarint(buffer, position - 1)
 
 
 def _long_array(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
@@ -100,9 +96,13 @@ def _numbers(buffer: Buffer, position: int, count: int, code: str, name: str) ->
     """An array of fixed-width elements that has no struct of its own: a long one, or null (None)."""
     if count < 0:
         return None, position
-    _check_count(buffer, position, name, count)
-    codes = f">{code * count}" if code == _UUID else f">{count}{code}"
-    return list(struct.unpack_from(codes, buffer, position)), position + struct.calcsize(codes)
+    width = struct.calcsize(">" + code)
+    end = position + count * width
+    if count > MAX_ARRAY_LENGTH or end > len(buffer):
+        _refuse_length(name, count)
+    if code == _UUID:
+        return [bytes(buffer[start : start + width]) for start in range(position, end, width)], end
+    return list(struct.unpack_from(f">{count}{code}", buffer, position)), end
 
 
 def _compact_numbers(buffer: Buffer, position: int, count: int, code: str, name: str) -> tuple[list[Any] | None, int]:
@@ -120,7 +120,6 @@ _NAMES: dict[str, Any] = {
     "compact_numbers": _compact_numbers,
     "keep": _keep,
     "long_array": _long_array,
-    "long_bytes": _long_bytes,
     "long_string": _long_string,
     "malformed": MalformedRequest,
     "new": object.__new__,
@@ -171,7 +170,7 @@ class _DecoderSource(Source):
             if field.tag is None and field.is_in(self.version):
                 self._value(field.wire, f"{target}.{field.name}", field.is_nullable_in(self.version), depth)
         if self.flexible:
-            tagged = [f for f in fields if f.tag is not None and f.is_in(self.version)]
+            tagged = [f for f in fields if f.tag is not None]
             reader = self._tagged_reader(cls, tagged) if tagged else "unknown"
             self._length("B")
             self.line(f"if n: p = {reader}({target}, b, p, n)")
@@ -180,7 +179,6 @@ class _DecoderSource(Source):
         """Set what this version does not carry, or carries only at times."""
         by_text: dict[str, list[str]] = {"None": ["unknown_tagged_fields"]}
         for field in fields:
-            assert field.has_default or field.default is not None or field.wire.is_nullable
             text = default_text(field)
             if text == "[]":
                 self.line(f"{target}.{field.name} = []")
@@ -201,6 +199,9 @@ class _DecoderSource(Source):
                 self.line("s, p = read_uvarint(b, p)")
                 for field in fields:
                     with self.block(f"if t == {field.tag}:"):
+                        if not field.is_in(self.version):
+                            self.line(f"refuse('tag {field.tag} does not belong to version {self.version}')")
+                            continue
                         self.line("end = p + s")
                         self._value(field.wire, f"m.{field.name}", field.is_nullable_in(self.version), 1)
                         self._end_run()
@@ -229,11 +230,7 @@ class _DecoderSource(Source):
         if nullable:
             self._length("b")
             self.line(f"if n < 0: {target} = None")
-            with self.block("else:"):
-                self._struct(cls, local, depth + 1)
-                self._end_run()
-                self.line(f"{target} = {local}")
-        else:
+        with self.block("else:") if nullable else nullcontext():
             self._struct(cls, local, depth + 1)
             self._end_run()
             self.line(f"{target} = {local}")
@@ -252,7 +249,7 @@ class _DecoderSource(Source):
         value = "b[p:e]" if wire.kind == "records" or not self.has_records else "bytes(b[p:e])"
         if self.flexible:
             self._length("B")
-            self.line("if n > 127: n, p = long_bytes(b, p)")
+            self.line("if n > 127: n, p = read_uvarint(b, p - 1)")
             self._slice("if not n:", "e = p + n - 1", target, value, nullable)
         else:
             self._length("i")

@@ -40,14 +40,21 @@ def _string_length(name: str, length: int) -> bytes:
 
 def _numbers(code: str, values: list[Any]) -> bytes:
     """An array of fixed-width elements that has no struct of its own."""
-    return struct.pack(f">{code * len(values)}" if code == "16s" else f">{len(values)}{code}", *values)
+    if code == "16s":
+        joined = b"".join(values)
+        assert len(joined) == 16 * len(values), "a uuid has 16 bytes"
+        return joined
+    return struct.pack(f">{len(values)}{code}", *values)
 
 
 def _size(records: Any) -> int:
     """Bytes of a records field: one buffer or several file regions."""
     if isinstance(records, bytes | bytearray | memoryview):
         return len(records)
-    return sum(region.length for region in records)
+    size = 0
+    for region in records:
+        size += region.length
+    return size
 
 
 def _add_parts(parts: list[Any], records: Any) -> None:
@@ -163,7 +170,7 @@ class _EncoderSource(Source):
                 self._run = [*run, self._null(wire)]
                 self._end_run()
             with self.block("else:"):
-                self._run = run
+                self._run = [*run, ("1", "b")] if wire.kind == "struct" else run
                 self._present(wire, local, source, depth)
                 self._end_run()
         else:
@@ -192,8 +199,6 @@ class _EncoderSource(Source):
             self._array(wire, value, depth)
         else:
             assert wire.message is not None
-            if value != source:
-                self._run.append(("1", "b"))
             self._struct(wire.message, value, depth + 1)
 
     def _length(self, wire: Wire, value: str, code: str, long_form: str) -> None:

@@ -38,9 +38,7 @@ GROUP_METADATA: Final = 2
 
 _I16 = Struct(">h")
 _I32 = Struct(">i")
-_VALUE_V4 = Struct(">hqiB")  # version, offset, leader epoch, metadata length + 1 below 128
-_VALUE_V4_END = Struct(">qBBB16s")  # commit time, one tagged field, its tag 0, its size 16, the topic id
-_VALUE_V4_SIZE = _VALUE_V4.size + _VALUE_V4_END.size
+_USUAL = Struct(">hqixq3x16s")  # version, offset, leader epoch, no metadata, commit time, tag 0 of 16 bytes, topic id
 
 
 class Committed(NamedTuple):
@@ -113,17 +111,21 @@ def read_commit_key(key: bytes) -> CommitKey:
         raise MalformedRequest("the key of a committed offset is cut off") from None
 
 
+def is_usual_commit(value: bytes) -> bool:
+    """Whether a commit's value looks as most do: version 4, no note, a topic id; such a one can be kept as it is."""
+    return len(value) == _USUAL.size and value[:2] == b"\0\4" and value[14] == 1 and value[23:26] == b"\1\0\x10"
+
+
+def committed_of(stored: Committed | bytes) -> Committed:
+    """A commit that is perhaps kept as its usual bytes."""
+    if type(stored) is bytes:
+        _, offset, leader_epoch, commit_wall_ms, topic_id = _USUAL.unpack(stored)
+        return _new_tuple(Committed, (offset, leader_epoch, "", commit_wall_ms, NO_EXPIRY, topic_id))
+    return stored  # type: ignore[return-value]  # it is no bytes
+
+
 def read_commit_value(value: bytes) -> Committed:
     """A commit's value in any version."""
-    size = len(value) - _VALUE_V4_SIZE
-    if size >= 0 and value[1] == COMMIT_VALUE_VERSION and value[_VALUE_V4.size - 1] == size + 1:
-        # As every commit of a topic with an id is written.
-        _, offset, leader_epoch, _ = _VALUE_V4.unpack_from(value)
-        at = _VALUE_V4.size + size
-        commit_wall_ms, count, tag, length, topic_id = _VALUE_V4_END.unpack_from(value, at)
-        if count == 1 and tag == 0 and length == 16:
-            metadata = value[_VALUE_V4.size : at].decode() if size else ""
-            return _new_tuple(Committed, (offset, leader_epoch, metadata, commit_wall_ms, NO_EXPIRY, topic_id))
     return committed_from(decode(OffsetCommitValue, _version_of(value, OffsetCommitValue.MAX_VERSION), value, 2))
 
 

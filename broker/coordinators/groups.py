@@ -19,6 +19,7 @@ from typing import Final
 from broker.coordinators.classic_group import ClassicGroup, JoinReply, State, SyncReply
 from broker.coordinators.group_records import (
     GROUP_METADATA,
+    LEGACY_OFFSET_COMMIT,
     OFFSET_COMMIT,
     group_tombstone,
     read_group,
@@ -233,7 +234,7 @@ class GroupCoordinator:
     def load(self, key: bytes, value: bytes | None, producer_id: int) -> None:
         """A record read back."""
         kind = key[0] << 8 | key[1] if len(key) >= 2 else -1
-        if kind in {OFFSET_COMMIT, 0}:
+        if kind in (OFFSET_COMMIT, LEGACY_OFFSET_COMMIT):
             self.offsets.load(key, value, producer_id)
         elif kind == GROUP_METADATA:
             group_id = read_group_key(key)

@@ -15,22 +15,16 @@ NOT HERE What is decided (`groups.py` and below), who leads (`replication/`), ho
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from struct import Struct
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from broker.coordinators.java import abs_hash
+from broker.coordinators.loading import Loadable, Loader, ReadableLog
 from protocol.codec import encode
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from protocol.records import (
-    BatchBuilder,
-    BatchHeader,
-    ControlType,
-    control_type,
-    headers,
-    records,
-)
+from protocol.records import BatchBuilder
 from protocol.schema import Message
 from replication.deadlines import Deadline, Deadlines
 from replication.image import Changes, MetadataImage
@@ -39,10 +33,6 @@ from storage.disk import StorageError
 
 _log = logging.getLogger("barnabas.coordinators")
 
-LOAD_SLICE_BYTES: Final = 256 * 1024
-"""So much of a partition is read at a stretch: a few milliseconds of the loop."""
-MAX_RECORDS_BYTES: Final = 64 * 1024 * 1024
-"""What a compressed batch of our own may hold."""
 RECORD_OVERHEAD: Final = 32
 """More than a record's own fields take beside key and value."""
 
@@ -103,20 +93,11 @@ class Host(Clock, Protocol):
         """Have the machine decide something later."""
 
 
-class Machine(Protocol):
+class Machine(Loadable, Protocol):
     """What the runtime asks of a coordinator's state machine."""
 
     def apply(self, record: StoredRecord) -> None:
         """Change durable state."""
-
-    def load(self, key: bytes, value: bytes | None, producer_id: int) -> None:
-        """A record read back at start; `producer_id` is -1 outside of a transaction."""
-
-    def load_marker(self, producer_id: int, is_commit: bool) -> None:  # noqa: FBT001
-        """The end of a transaction read back at start."""
-
-    def finish_loading(self) -> Iterator[None]:
-        """Everything has been read: finish in steps of a few milliseconds."""
 
     def unload(self) -> None:
         """Another broker is the coordinator now: answer those who wait, forget deadlines."""
@@ -128,16 +109,8 @@ class Machine(Protocol):
 M = TypeVar("M", bound=Machine)
 
 
-class ShardLog(Protocol):
+class ShardLog(ReadableLog, Protocol):
     """One partition's log as a shard sees it."""
-
-    @property
-    def start_offset(self) -> int:
-        """Where it begins."""
-
-    @property
-    def end_offset(self) -> int:
-        """Where it ends."""
 
     @property
     def max_batch_bytes(self) -> int:
@@ -145,9 +118,6 @@ class ShardLog(Protocol):
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
         """Append; `done` is called when the batch is committed, or cannot be; at once when it was refused."""
-
-    def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview:
-        """Whole batches from the one that holds `offset`; at least one if there is one."""
 
 
 class Commit:
@@ -218,12 +188,10 @@ class Shard(Generic[M]):
         self._log = runtime.open_log(partition)
         self._last: Commit = COMMITTED
         self._deleted_meanwhile: dict[str, bytes] = {}
-        self._position = self._log.start_offset
-        self._end = self._log.end_offset
-        self._loaded_records = 0
         self._started_mono_ms = self.mono_ms()
-        self._finishing: Iterator[None] | None = None
         self.machine: M = runtime.make_machine(self)
+        self._loader = Loader(self._log, self.machine)
+        self._steps = self._loader.steps()
 
     def __repr__(self) -> str:
         return f"Shard({self._runtime.topic}-{self.partition}, epoch {self.epoch}, {self.state.name})"
@@ -285,68 +253,33 @@ class Shard(Generic[M]):
 
     def start(self) -> None:
         """Read the partition back; an empty one serves at once."""
-        if self._position >= self._end:
-            self._finishing = self.machine.finish_loading()
-            for _ in self._finishing:
+        if self._loader.is_quick:
+            for _ in self._steps:
                 pass
             self._serve()
         else:
-            self._next_slice()
-
-    def _next_slice(self) -> None:
-        self._deadlines.schedule(self.mono_ms() + 1, self._load_slice)
+            self._deadlines.schedule(self.mono_ms() + 1, self._load_slice)
 
     def _load_slice(self) -> None:
         if self.state is not ShardState.LOADING:
             return
         try:
-            if self._finishing is None:
-                self._read_slice()
-                if self._position >= self._end:
-                    self._finishing = self.machine.finish_loading()
-            elif next(self._finishing, self) is self:
-                self._serve()
-                return
+            is_done = next(self._steps, self) is self
         except (KafkaError, MalformedRequest, StorageError) as error:
             _log.error("%s-%d cannot be loaded: %s", self._runtime.topic, self.partition, error)
             self.leave()
             return
-        self._next_slice()
-
-    def _read_slice(self) -> None:
-        buffer = self._log.read(self._position, LOAD_SLICE_BYTES)
-        load = self.machine.load
-        batches = headers(buffer)
-        if not batches:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"there is no whole batch at offset {self._position}")
-        for at, header in batches:
-            if header.is_control:
-                self._load_marker(buffer, at, header)
-                continue
-            producer_id = header.producer_id if header.is_transactional else -1
-            for record in records(buffer, at, header, max_bytes=MAX_RECORDS_BYTES):
-                if record[2] is not None:
-                    load(record[2], record[3], producer_id)
-            self._loaded_records += header.record_count
-        self._position = batches[-1][1].next_offset
-
-    def _load_marker(self, buffer: bytes | bytearray | memoryview, at: int, header: BatchHeader) -> None:
-        for record in records(buffer, at, header, max_bytes=MAX_RECORDS_BYTES):
-            kind = control_type(record.key)
-            if kind in {ControlType.ABORT, ControlType.COMMIT}:
-                self.machine.load_marker(header.producer_id, kind == ControlType.COMMIT)
+        if is_done:
+            self._serve()
+        else:
+            self._deadlines.schedule(self.mono_ms() + 1, self._load_slice)
 
     def _serve(self) -> None:
         self.state = ShardState.ACTIVE
-        self._finishing = None
-        if self._loaded_records:
-            _log.info(
-                "loaded %s-%d: %d records in %d ms",
-                self._runtime.topic,
-                self.partition,
-                self._loaded_records,
-                self.mono_ms() - self._started_mono_ms,
-            )
+        count = self._loader.records
+        if count:
+            took_ms = self.mono_ms() - self._started_mono_ms
+            _log.info("loaded %s-%d: %d records in %d ms", self._runtime.topic, self.partition, count, took_ms)
         if self._deleted_meanwhile:
             self.topics_deleted(self._deleted_meanwhile)
 

@@ -23,6 +23,20 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class SystemClock:
+    """The two clocks as a value that can be handed on, for what asks at moments of its own."""
+
+    @staticmethod
+    def mono_ms() -> int:
+        """Monotonic milliseconds."""
+        return mono_ms()
+
+    @staticmethod
+    def wall_ms() -> int:
+        """Milliseconds since 1970."""
+        return wall_ms()
+
+
 class LoopTimer:
     """The event loop's timer for a heap of deadlines."""
 

@@ -33,7 +33,7 @@ from storage.disk import Disk, Lock, StorageError
 from storage.engine import Engine, EngineFactory
 from storage.log import Checkpoint, Log
 from storage.log_config import LogConfig
-from storage.partition_directory import DELETED, METADATA_LOG, STRAY, aside_name, make, partition_of
+from storage.partition_directory import DELETED, STRAY, aside_name, make, partition_of
 from storage.segments.segment_engine import SegmentEngine
 
 LOCK: Final = ".lock"
@@ -64,7 +64,7 @@ def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
 class LogDirectory:
     """One log directory in service."""
 
-    __slots__ = ("broker_epoch", "directory_id", "logs", "path", "was_clean", "written")
+    __slots__ = ("broker_epoch", "directory_id", "is_writing", "logs", "path", "was_clean", "written")
 
     def __init__(self, path: str, directory_id: bytes) -> None:
         self.path = path
@@ -74,6 +74,7 @@ class LogDirectory:
         """Whether the last shutdown was a clean one."""
         self.broker_epoch = NO_BROKER_EPOCH
         self.written: dict[str, Offsets] = {}  # what each checkpoint file holds
+        self.is_writing = False  # whether closed work is going to write there, or does
 
 
 class LogManager:
@@ -204,7 +205,8 @@ class LogManager:
                     if log.needs_recovery:
                         log.open()
                     log.close()
-                for work in self._checkpoint_works(directory):
+                work = self._checkpoint_work(directory)
+                if work is not None:
                     work()
                 self._disk.replace_atomically(f"{directory.path}/{CLEAN_SHUTDOWN}", marker)
             except StorageError as error:
@@ -241,7 +243,9 @@ class LogManager:
         key = (topic, partition)
         log = self.logs.get(key)
         if log is not None:
-            if log.topic_id is None or log.topic_id == topic_id:
+            if log.topic_id is None:
+                log.assign_topic_id(topic_id)
+            if log.topic_id == topic_id:
                 log.update_config(config)
                 return log
             self.set_aside(log)
@@ -264,12 +268,6 @@ class LogManager:
         if not self.directories:
             raise next(iter(self.offline.values()))
         return min(self.directories.values(), key=lambda candidate: len(candidate.logs))
-
-    def metadata_log(self, directory: str, config: LogConfig) -> Log:
-        """The log of the cluster's metadata, which nobody but its owner looks after: always recovered, never listed."""
-        topic, _, partition = METADATA_LOG.rpartition("-")
-        self._disk.make_dirs(f"{directory}/{METADATA_LOG}")
-        return Log(self._disk, self.engine_factory, directory, topic, int(partition), config, is_clean=False)
 
     def delete(self, log: Log) -> None:
         """Take a log away: its directory is renamed now and removed later."""
@@ -306,11 +304,14 @@ class LogManager:
     # ---- from time to time -------------------------------------------------------------------------------
 
     def checkpoint(self) -> list[tuple[str, Work]]:
-        """Closed work that writes the checkpoint files that have changed, with the log directory it writes to."""
+        """Closed work, for each log directory, that writes its checkpoint files where they have changed.
+
+        A directory whose last such work is not finished is passed over.
+        """
         return [
             (directory.path, work)
             for directory in self.directories.values()
-            for work in self._checkpoint_works(directory)
+            if not directory.is_writing and (work := self._checkpoint_work(directory)) is not None
         ]
 
     def flush_due(self, wall_ms: int) -> list[Log]:
@@ -365,23 +366,34 @@ class LogManager:
             if log.is_open:
                 log.producers.expire(wall_ms)
 
-    def _checkpoint_works(self, directory: LogDirectory) -> list[Work]:
+    def _checkpoint_work(self, directory: LogDirectory) -> Work | None:
         now: dict[str, Offsets] = {RECOVERY_POINTS: {}, LOG_STARTS: {}, HIGH_WATERMARKS: {}}
         points, starts, watermarks = now.values()
         for key, log in directory.logs.items():
             points[key], start_offset, watermarks[key] = log.checkpoint
             if start_offset:
                 starts[key] = start_offset
-        changed = [name for name, offsets in now.items() if offsets != directory.written.get(name)]
+        changed = {name: offsets for name, offsets in now.items() if offsets != directory.written.get(name)}
+        if not changed:
+            return None
         directory.written = now
-        return [_writing(self._disk, f"{directory.path}/{name}", now[name]) for name in changed]
+        directory.is_writing = True
+        disk = self._disk
+
+        def run() -> None:
+            try:
+                for name, offsets in changed.items():
+                    write_offsets(disk, f"{directory.path}/{name}", offsets)
+            finally:
+                directory.is_writing = False
+
+        return run
 
     def _write_recovery_points(self, path: str) -> None:
         directory = self.directories[path]
-        points = {key: log.checkpoint.recovery_point for key, log in directory.logs.items()}
+        points = {key: log.flushed_end_offset for key, log in directory.logs.items()}
+        if directory.is_writing:  # two must not write one file; the next checkpoint comes in seconds
+            del directory.written[RECOVERY_POINTS]
+            return
         directory.written[RECOVERY_POINTS] = points
         write_offsets(self._disk, f"{path}/{RECOVERY_POINTS}", points)
-
-
-def _writing(disk: Disk, path: str, offsets: Offsets) -> Work:
-    return lambda: write_offsets(disk, path, offsets)

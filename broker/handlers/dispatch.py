@@ -63,10 +63,15 @@ class PendingParts:
 class Dispatcher:
     """Answers the frames of one listener's connections."""
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
+    def __init__(self) -> None:
+        self._router = Router([])
         self._entries: dict[tuple[int, int], _Entry] = {}
         self.handler_faults = 0
+
+    def serve(self, router: Router) -> None:
+        """Answer by this table; sockets are bound before it can be made."""
+        self._router = router
+        self._entries.clear()
 
     def dispatch(self, frame: bytearray, connection: ConnectionInfo, mono_ms: int) -> list[Part] | PendingParts | None:
         """Answer one request.

@@ -61,7 +61,9 @@ class Listener:
         self._loop.add_reader(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
-        """Stop accepting and end every connection."""
+        """Stop accepting and end every connection; harmless when that is done."""
+        if self._socket.fileno() < 0:
+            return
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         for connection in list(self._connections):

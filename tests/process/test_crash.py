@@ -33,7 +33,7 @@ class Load:
         self._stop = threading.Event()
         self.acknowledged: dict[tuple[int, int], bytes] = {}
         self._enough = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

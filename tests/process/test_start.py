@@ -60,7 +60,7 @@ def test_a_busy_port_is_one_sentence(tmp_path: Path) -> None:
 def test_a_second_broker_on_one_directory_is_one_sentence(tmp_path: Path) -> None:
     """The lock file; the first broker goes on."""
     with Broker(tmp_path / "data") as first:
-        assert "in use" in refuse("--data-dir", tmp_path / "data")
+        assert "another process holds it" in refuse("--data-dir", tmp_path / "data")
         with RawClient(first.bootstrap) as client:
             assert client.ask(MetadataRequest(topics=None), 12).cluster_id
 

@@ -1,0 +1,142 @@
+"""The API table of a client listener: every handler with the two or three things it needs.
+
+RULES    1. Handlers are made here and nowhere else; none gets "the broker".
+NOT HERE Sockets and the order of starting (`server.py`), what an API does (`handlers/`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from collections.abc import Callable
+
+from broker.addresses import Addresses
+from broker.config import BrokerConfig
+from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.rebalance import GroupSettings
+from broker.coordinators.replica_log import ReplicaLog
+from broker.coordinators.runtime import CoordinatorRuntime, Host
+from broker.handlers import fetch, offsets, produce, producer_ids
+from broker.handlers.admin import AdminHandlers
+from broker.handlers.configs import ConfigHandlers
+from broker.handlers.coordination import CoordinationHandlers
+from broker.handlers.fetch import FetchHandler
+from broker.handlers.fetch_sessions import FetchSessions
+from broker.handlers.metadata import MetadataHandlers
+from broker.handlers.offsets import OffsetsHandler
+from broker.handlers.produce import ProduceHandler
+from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
+from broker.handlers.router import Router
+from broker.security.authorizer import Authorizer
+from broker.timer import SystemClock
+from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
+from replication.controller.brokers import SUPPORTED_FEATURES
+from replication.controller.controller import Controller
+from replication.deadlines import Deadlines
+from replication.image import MetadataImage
+from replication.purgatory import Purgatory
+from replication.replica_manager import ReplicaManager
+
+_SERVED_FEATURES = {name: SUPPORTED_FEATURES[name] for name in ("metadata.version", "kraft.version")}
+"""What clients are told: a feature is named when the APIs behind it are served."""
+
+_MINUTE_MS = 60_000
+
+
+def group_runtime(
+    config: BrokerConfig, replicas: ReplicaManager, deadlines: Deadlines, clock: SystemClock
+) -> CoordinatorRuntime[GroupCoordinator]:
+    """What runs the group coordinators of this broker."""
+    settings = GroupSettings(
+        min_session_timeout_ms=config.number("group.min.session.timeout.ms"),
+        max_session_timeout_ms=config.number("group.max.session.timeout.ms"),
+        initial_rebalance_delay_ms=config.number("group.initial.rebalance.delay.ms"),
+        max_size=config.number("group.max.size"),
+        offset_metadata_max_size=config.number("offset.metadata.max.bytes"),
+        offsets_retention_ms=config.number("offsets.retention.minutes") * _MINUTE_MS,
+        offsets_retention_check_interval_ms=config.number("offsets.retention.check.interval.ms"),
+    )
+
+    def make(host: Host) -> GroupCoordinator:
+        return GroupCoordinator(host, settings, _new_member_id)
+
+    def open_log(partition: int) -> ReplicaLog:
+        return ReplicaLog(replicas, OFFSETS_TOPIC, partition, clock)
+
+    runtime = CoordinatorRuntime(OFFSETS_TOPIC, make, open_log, deadlines, clock)
+    runtime.commit_timeout_ms = config.number("offsets.commit.timeout.ms")
+    return runtime
+
+
+def client_apis(
+    config: BrokerConfig,
+    controller: Controller,
+    replicas: ReplicaManager,
+    groups: CoordinatorRuntime[GroupCoordinator],
+    purgatory: Purgatory,
+    addresses: Addresses,
+    authorizer: Authorizer,
+) -> Router:
+    """The table of a listener that clients connect to."""
+
+    def image() -> MetadataImage:
+        return controller.image
+
+    def create_topics(
+        request: CreateTopicsRequest, wall_ms: int, reply: Callable[[CreateTopicsResponse], None]
+    ) -> None:
+        controller.submit(request, wall_ms=wall_ms, reply=reply)
+
+    offsets_topic = _offsets_topic(config)
+    metadata = MetadataHandlers(
+        image,
+        addresses,
+        authorizer,
+        create_topics,
+        _SERVED_FEATURES,
+        auto_create=bool(config.value("auto.create.topics.enable")),
+        internal_topics=lambda name: offsets_topic if name == OFFSETS_TOPIC else None,
+        partition_limit=config.number("max.request.partition.size.limit"),
+    )
+    sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
+    ids = ProducerIds(controller, config.node_id, lambda: controller.broker_epoch)
+    groups_handlers = CoordinationHandlers(groups, image, addresses, authorizer, create_topics, offsets_topic)
+    admin = AdminHandlers(controller, image, authorizer, deletion_enabled=bool(config.value("delete.topic.enable")))
+    router = Router(
+        [
+            *produce.routes(ProduceHandler(replicas, purgatory.deadlines, authorizer)),
+            *fetch.routes(FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))),
+            *offsets.routes(OffsetsHandler(replicas, authorizer)),
+            *producer_ids.routes(ProducerIdsHandler(ids, authorizer)),
+            *metadata.routes(),
+            *groups_handlers.routes(),
+            *admin.routes(),
+            *ConfigHandlers(image, config, authorizer).routes(),
+        ]
+    )
+    metadata.serve_table_of(router)
+    return router
+
+
+def _offsets_topic(config: BrokerConfig) -> CreatableTopic:
+    """`__consumer_offsets` as it is made when first needed."""
+    texts = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(config.number("offsets.topic.segment.bytes")),
+    }
+    return CreatableTopic(
+        name=OFFSETS_TOPIC,
+        num_partitions=config.number("offsets.topic.num.partitions"),
+        replication_factor=config.number("offsets.topic.replication.factor"),
+        configs=[CreatableTopicConfig(name=name, value=text) for name, text in texts.items()],
+    )
+
+
+def _new_member_id() -> str:
+    return str(uuid.UUID(bytes=os.urandom(16), version=4))
+
+
+def _new_session_id() -> int:
+    return random.randrange(1, 2**31)  # noqa: S311  # no secret: it must only differ

@@ -1,0 +1,134 @@
+"""What a broker does from time to time without being asked: flush, checkpoint, retain, delete, look at followers.
+
+RULES    1. Everything is a deadline of the one heap and is scheduled anew when it has run.
+         2. What takes long is done log by log, a turn of the loop for each, or handed to the background thread.
+NOT HERE What each of these means (`storage/log_manager.py`, `replication/replica_manager.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from broker.config import BrokerConfig
+from broker.network.listener import Listener
+from broker.timer import SystemClock
+from replication.deadlines import Deadlines
+from replication.replica_manager import ReplicaManager
+from replication.work import Worker
+from storage.disk import StorageError
+from storage.log import Log
+from storage.log_manager import LogManager
+
+_log = logging.getLogger("barnabas.housekeeping")
+
+_FIRST_DELAY_MS: Final = 30_000
+_LONGEST_TICK_MS: Final = 5_000
+_SHORTEST_TICK_MS: Final = 100
+_CLOSE_IDLE_MS: Final = 60_000
+
+
+class Housekeeping:
+    """The recurring work of one broker."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        log_manager: LogManager,
+        replicas: ReplicaManager,
+        worker: Worker,
+        deadlines: Deadlines,
+        clock: SystemClock,
+    ) -> None:
+        self._loop = loop
+        self._config = config
+        self._log_manager = log_manager
+        self._replicas = replicas
+        self._worker = worker
+        self._deadlines = deadlines
+        self._clock = clock
+        self._is_stopped = False
+
+    def start(self, listeners: list[Listener]) -> None:
+        """Schedule everything for the first time."""
+        number = self._config.number
+        self._after(_LONGEST_TICK_MS, self._tick)
+        self._every(number("replica.high.watermark.checkpoint.interval.ms"), self._checkpoint)
+        self._every(number("replica.lag.time.max.ms") // 2, self._check_isrs)
+        self._every(number("producer.id.expiration.check.interval.ms"), self._expire_producers)
+        self._every(_CLOSE_IDLE_MS, self._log_manager.close_idle)
+        retention_ms = number("log.retention.check.interval.ms")
+        self._after(min(_FIRST_DELAY_MS, retention_ms), lambda: self._retain(retention_ms))
+        for listener in listeners:
+            self._close_idle_connections(listener)
+
+    def stop(self) -> None:
+        """Schedule nothing any more."""
+        self._is_stopped = True
+
+    def _after(self, delay_ms: int, what: Callable[[], None]) -> None:
+        if not self._is_stopped:
+            self._deadlines.schedule(self._clock.mono_ms() + delay_ms, what)
+
+    def _every(self, interval_ms: int, what: Callable[[], None]) -> None:
+        def again() -> None:
+            what()
+            self._after(interval_ms, again)
+
+        self._after(interval_ms, again)
+
+    # ------------------------------------------------------------ storage
+    def _tick(self) -> None:
+        """Sync what `flush.ms` or a full segment asks for; remove the files whose time has come."""
+        wall_ms = self._clock.wall_ms()
+        for log in self._log_manager.flush_due(wall_ms):
+            partition = self._replicas.partitions.get((log.topic, log.partition))
+            if partition is not None:
+                self._replicas.sync(partition)
+        work = self._log_manager.deletions(wall_ms)
+        if work is not None:
+            self._worker.background(work, _complain)
+        soonest = min((log.config.flush_ms for log in self._log_manager.logs.values()), default=_LONGEST_TICK_MS)
+        self._after(max(_SHORTEST_TICK_MS, min(_LONGEST_TICK_MS, soonest)), self._tick)
+
+    def _checkpoint(self) -> None:
+        for directory, work in self._log_manager.checkpoint():
+            self._worker.background(work, partial(self._checkpointed, directory))
+
+    def _checkpointed(self, directory: str, error: StorageError | None) -> None:
+        if error is not None:
+            self._replicas.directory_failed(directory, error)
+
+    def _retain(self, interval_ms: int) -> None:
+        self._retain_next(self._log_manager.retain(self._clock.wall_ms()), interval_ms)
+
+    def _retain_next(self, steps: Iterator[Log], interval_ms: int) -> None:
+        if self._is_stopped:
+            return
+        if next(steps, None) is None:
+            self._after(interval_ms, lambda: self._retain(interval_ms))
+        else:
+            self._loop.call_soon(self._retain_next, steps, interval_ms)
+
+    def _expire_producers(self) -> None:
+        self._log_manager.expire_producers(self._clock.wall_ms())
+
+    # ------------------------------------------------------------ peers
+    def _check_isrs(self) -> None:
+        self._replicas.check_isrs(self._clock.mono_ms())
+
+    def _close_idle_connections(self, listener: Listener) -> None:
+        now_ms = self._clock.mono_ms()
+        next_ms = listener.close_idle(now_ms)
+        if next_ms is not None:
+            delay_ms = max(1_000, next_ms - now_ms)
+            self._after(delay_ms, lambda: self._close_idle_connections(listener))
+
+
+def _complain(error: StorageError | None) -> None:
+    if error is not None:
+        _log.warning("files that are out of use could not be removed: %s", error)

@@ -1,0 +1,336 @@
+"""The composition root: makes all parts of one node, wires their news, starts and stops them in order.
+
+RULES    1. The order of starting: bind, know or format the directories, lock them, find the logs, replay the metadata,
+            lead it, make the partitions, answer. Whatever fails before the node answers is one sentence, and
+            nothing of an existing directory is changed by it.
+         2. The order of stopping: no new requests, tell the controller, finish the slow work, close the logs durably.
+         3. News from below travels through callbacks that are set here and nowhere else.
+NOT HERE Handlers (`apis.py`), recurring work (`housekeeping.py`), settings (`config.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from broker.addresses import Addresses
+from broker.apis import client_apis, group_runtime
+from broker.config import BrokerConfig, Endpoint
+from broker.handlers.dispatch import Dispatcher
+from broker.housekeeping import Housekeeping
+from broker.network.listener import Listener
+from broker.security.authorizer import AllowAll
+from broker.timer import LoopTimer, SystemClock
+from broker.workers import ThreadWorker
+from protocol.errors import KafkaError
+from replication.controller.brokers import Registration
+from replication.controller.controller import Controller
+from replication.controller.environment import Environment
+from replication.deadlines import Deadlines
+from replication.formatting import (
+    ControllerEndpoint,
+    Identity,
+    UnusableDirectory,
+    format_directories,
+    identify,
+    new_uuid,
+)
+from replication.image import Changes, MetadataImage
+from replication.image import Endpoint as RegisteredEndpoint
+from replication.metadata_log import open_metadata_log
+from replication.metadata_records import UnreadableMetadata
+from replication.purgatory import Purgatory
+from replication.replica_manager import ReplicaManager
+from storage.disk import Disk, Lock, StorageError
+from storage.log_config import log_config
+from storage.log_manager import LogManager, lock_directories
+
+_log = logging.getLogger("barnabas")
+
+_PLAINTEXT = 0
+_CONTROLLER_PORT = 9093
+
+
+class StartError(Exception):
+    """The broker cannot start; the message is a sentence for the command line."""
+
+
+def run(config: BrokerConfig) -> None:
+    """Run one node until SIGTERM or SIGINT.
+
+    Raises:
+        StartError: it cannot start, or its metadata log failed later on.
+    """
+    loop = _new_loop()
+    asyncio.set_event_loop(loop)
+    server = Server(config, loop)
+
+    def ready() -> None:
+        listener = server.listeners[0]
+        host = listener.host or "0.0.0.0"  # noqa: S104
+        shown = f"[{host}]" if ":" in host else host
+        seconds = _process_age_s()
+        sys.stdout.write(f"barnabas ready on {shown}:{listener.port} (node {config.node_id}, {seconds:.2f} s)\n")
+        sys.stdout.flush()
+        gc.collect()
+        gc.freeze()
+
+    loop.set_exception_handler(server.fault)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    try:
+        server.start(ready)
+        loop.run_forever()
+        server.finish()
+    finally:
+        server.abandon()
+        loop.close()
+    if server.failure is not None:
+        raise StartError(server.failure)
+
+
+def _process_age_s() -> float:
+    """Seconds since this process was started, the interpreter's own start included."""
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            ticks = int(stat.read().rsplit(b")", 1)[1].split()[19])
+    except OSError:  # no Linux
+        return time.process_time()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415  # not everywhere
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class Server:
+    """One node: broker and controller."""
+
+    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self._config = config
+        self._loop = loop
+        self._disk = Disk()
+        self._clock = SystemClock()
+        self._deadlines = Deadlines()
+        self._timer = LoopTimer(loop, self._deadlines)
+        self._worker = ThreadWorker(loop)
+        self._purgatory = Purgatory(self._deadlines)
+        self._purgatory.on_wake = self._drain_soon
+        self._locks: list[Lock] = []
+        self._is_stopping = False
+        self.listeners: list[Listener] = []
+        self.failure: str | None = None
+        """Why the node ended, when nobody asked it to."""
+
+    # ------------------------------------------------------------ starting
+    def start(self, ready: Callable[[], None]) -> None:
+        """Make everything; `ready` is called on the loop when requests are answered.
+
+        Raises:
+            StartError: something keeps the node from starting.
+        """
+        self._ready = ready
+        try:
+            self._dispatcher = Dispatcher()
+            self._bind()
+            identity = self._take_directories()
+            self._build(identity)
+            self._lead(identity)
+        except (UnusableDirectory, UnreadableMetadata, StorageError) as error:
+            raise StartError(str(error)) from None
+        except KafkaError as error:
+            raise StartError(error.message or error.code.name) from None
+
+    def _bind(self) -> None:
+        settings = self._config.socket_settings()
+        for endpoint in self._config.listeners:
+            try:
+                listener = Listener(
+                    self._loop, endpoint.name, endpoint.host, endpoint.port, self._dispatcher.dispatch, settings
+                )
+            except OSError as error:
+                raise StartError(
+                    f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror or error}; "
+                    "choose another address with --listen or the setting listeners"
+                ) from None
+            self.listeners.append(listener)
+
+    def _take_directories(self) -> Identity:
+        config, disk = self._config, self._disk
+        directories = [os.path.abspath(path) for path in config.log_dirs]
+        identity = identify(disk, directories, node_id=config.node_id)
+        for path in directories:
+            disk.make_dirs(path)
+        self._locks = lock_directories(disk, directories)
+        return format_directories(
+            disk,
+            directories,
+            node_id=config.node_id,
+            identity=identity,
+            cluster_id=None,
+            controller=self._controller_address(),
+            random_bytes=secrets.token_bytes,
+            wall_ms=self._clock.wall_ms(),
+        )
+
+    def _build(self, identity: Identity) -> None:
+        config = self._config
+        self._log_manager = LogManager(
+            self._disk,
+            identity.directory_ids,
+            log_config({}, config.given),
+            random_bytes=secrets.token_bytes,
+            locks=self._locks,
+        )
+        self._log_manager.load()
+        for _ in self._log_manager.recover():
+            pass
+        self._metadata_log = open_metadata_log(self._disk, self._log_manager.engine_factory, identity, self._worker)
+        self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
+        self._controller = Controller(self._metadata_log, self._environment())
+        self._replicas = ReplicaManager(
+            self._log_manager,
+            self._worker,
+            self._purgatory,
+            self._controller.image,
+            config.node_id,
+            config.given,
+            config.number("replica.lag.time.max.ms"),
+        )
+        self._replicas.on_directory_failed = self._directory_failed
+        self._groups = group_runtime(config, self._replicas, self._deadlines, self._clock)
+        self._controller.on_image = self._image_changed
+        self._housekeeping = Housekeeping(
+            self._loop, config, self._log_manager, self._replicas, self._worker, self._deadlines, self._clock
+        )
+        wildcards = frozenset(
+            e.name for e in config.listeners if e.is_wildcard and e.name not in config.advertised_listeners
+        )
+        self._dispatcher.serve(
+            client_apis(
+                config,
+                self._controller,
+                self._replicas,
+                self._groups,
+                self._purgatory,
+                Addresses(config.node_id, wildcards),
+                AllowAll(),
+            )
+        )
+
+    def _environment(self) -> Environment:
+        from broker.broker_settings import BROKER_SETTINGS  # noqa: PLC0415
+
+        config = self._config
+        return Environment(
+            node_id=config.node_id,
+            settings=config.given,
+            broker_setting=BROKER_SETTINGS.get,
+            num_partitions=config.number("num.partitions"),
+            default_replication_factor=config.number("default.replication.factor"),
+            new_id=lambda: new_uuid(secrets.token_bytes),
+            random_below=secrets.randbelow,
+        )
+
+    def _lead(self, identity: Identity) -> None:
+        rack = self._config.value("broker.rack")
+        registration = Registration(
+            broker_id=identity.node_id,
+            cluster_id=identity.cluster_id,
+            incarnation_id=new_uuid(secrets.token_bytes),
+            endpoints=tuple(self._registered(listener) for listener in self.listeners),
+            directories=tuple(identity.directory_ids.values()),
+            rack=rack if isinstance(rack, str) else None,
+            previous_epoch=self._log_manager.previous_broker_epoch,
+        )
+        controller = self._controller_address()
+        endpoints = (RegisteredEndpoint(controller.listener, controller.host, controller.port, _PLAINTEXT),)
+        self._controller.start(registration, endpoints, wall_ms=self._clock.wall_ms(), ready=self._serve)
+
+    def _serve(self) -> None:
+        """The metadata are published and the partitions ready: answer clients."""
+        for listener in self.listeners:
+            listener.start()
+        self._housekeeping.start(self.listeners)
+        self._ready()
+
+    # ------------------------------------------------------------ addresses
+    def _registered(self, listener: Listener) -> RegisteredEndpoint:
+        advertised = self._config.advertised_listeners.get(listener.name)
+        if advertised is not None:
+            port = advertised.port or listener.port
+            return RegisteredEndpoint(listener.name, advertised.host, port, _PLAINTEXT)
+        bound = Endpoint(listener.name, listener.host, listener.port)
+        host = os.uname().nodename if bound.is_wildcard else bound.host
+        return RegisteredEndpoint(listener.name, host, listener.port, _PLAINTEXT)
+
+    def _controller_address(self) -> ControllerEndpoint:
+        for endpoint in self._config.controller_listeners:
+            return ControllerEndpoint(endpoint.name, endpoint.host or "localhost", endpoint.port)
+        names = self._config.controller_listener_names
+        return ControllerEndpoint(names[0] if names else "CONTROLLER", "localhost", _CONTROLLER_PORT)
+
+    # ------------------------------------------------------------ news
+    def _drain_soon(self) -> None:
+        self._loop.call_soon(self._purgatory.drain)
+
+    def _image_changed(self, image: MetadataImage, changes: Changes) -> None:
+        self._replicas.apply(image, changes, self._clock.mono_ms())
+        self._groups.image_changed(changes, image, self._config.node_id)
+
+    def _directory_failed(self, directory: str, error: StorageError) -> None:
+        _log.error("log directory %s is offline: %s", directory, error)
+        self._log_manager.go_offline(directory, error)
+        if not self._log_manager.directories:
+            self._fail(f"no log directory is left: {error}")
+
+    def fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception that nobody expected came out of a callback: state cannot be trusted any more, so end."""
+        _log.critical("fault in a callback: %s", context.get("message"), exc_info=context.get("exception"))
+        self._fail("a fault of the broker itself; the trace is in the log")
+
+    def _fail(self, sentence: str) -> None:
+        self.failure = sentence
+        self._loop.stop()
+
+    # ------------------------------------------------------------ stopping
+    def stop(self) -> None:
+        """Begin a clean shutdown; the loop ends when the controller has noted it."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        _log.info("shutting down")
+        for listener in self.listeners:
+            listener.close()
+        self._housekeeping.stop()
+        self._groups.close()
+        self._controller.stop(wall_ms=self._clock.wall_ms(), done=self._loop.stop)
+
+    def finish(self) -> None:
+        """After the loop has ended: let slow work end, close the logs durably."""
+        if self.failure is not None:
+            return
+        self._worker.stop()
+        self._loop.run_until_complete(asyncio.sleep(0))  # what the threads reported
+        self._timer.stop()
+        self._metadata_log.close()
+        self._log_manager.shutdown(self._controller.broker_epoch)
+
+    def abandon(self) -> None:
+        """Let go of what is still held, however far the start came."""
+        for listener in self.listeners:
+            listener.close()
+        for lock in self._locks:
+            lock.release()

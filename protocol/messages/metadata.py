@@ -233,7 +233,7 @@ class FindCoordinatorResponse(Message, api_key=10, versions=(0, 6), flexible=3):
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     error_code: Annotated[Int16, Until(3)] = 0
     error_message: Annotated[str | None, Since(1), Until(3), Ignorable] = None
-    node_id: Annotated[Int32, Until(3)] = -1
+    node_id: Annotated[Int32, Until(3)] = 0
     host: Annotated[str, Until(3)] = ""
-    port: Annotated[Int32, Until(3)] = -1
+    port: Annotated[Int32, Until(3)] = 0
     coordinators: Annotated[list[Coordinator], Since(4)] = EMPTY

@@ -2,6 +2,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.Base64;
@@ -14,7 +15,7 @@ import org.apache.kafka.common.protocol.MessageUtil;
 /**
  * Reads messages with Apache Kafka's own classes, for tests: one question and one answer a line.
  *
- * question  class name, version, base64 of the bytes
+ * question  class name, version, base64 of the bytes, version of the JSON
  * answer    "ok", base64 of what Kafka writes for what it read, bytes left over, JSON of what it read; or "no" and why
  */
 public class KafkaMessages {
@@ -27,16 +28,18 @@ public class KafkaMessages {
             String answer;
             try {
                 String[] words = line.split(" ", -1);
-                answer = answer(words[0], Short.parseShort(words[1]), Base64.getDecoder().decode(words[2]));
+                byte[] bytes = Base64.getDecoder().decode(words[2]);
+                answer = answer(words[0], Short.parseShort(words[1]), bytes, Short.parseShort(words[3]));
             } catch (Exception | OutOfMemoryError e) {
-                answer = "no " + e.toString().replace('\n', ' ');
+                Throwable reason = e instanceof InvocationTargetException ? e.getCause() : e;
+                answer = "no " + reason.toString().replace('\n', ' ');
             }
             out.print(answer + "\n");
             out.flush();
         }
     }
 
-    private static String answer(String name, short version, byte[] bytes) throws Exception {
+    private static String answer(String name, short version, byte[] bytes, short jsonVersion) throws Exception {
         ByteBuffer buffer = ByteBuffer.wrap(bytes);
         Message message = (Message) load(name).getDeclaredConstructor().newInstance();
         message.read(new ByteBufferAccessor(buffer), version);
@@ -44,7 +47,7 @@ public class KafkaMessages {
         byte[] result = new byte[written.remaining()];
         written.get(result);
         String encoded = Base64.getEncoder().encodeToString(result);
-        return "ok " + encoded + " " + buffer.remaining() + " " + json(message, version);
+        return "ok " + encoded + " " + buffer.remaining() + " " + json(message, jsonVersion);
     }
 
     private static Class<?> load(String name) throws ClassNotFoundException {

@@ -159,7 +159,6 @@ class MetadataLog:
         if self.is_failed:
             return
         self.is_failed = True
-        self._waiting.clear()
         if self.on_failed is not None:
             self.on_failed(error)
 

@@ -208,6 +208,17 @@ def test_lists_are_appended_to_what_is_in_force(world: ControllerWorld) -> None:
         assert world.image.topic_config("a") == {"cleanup.policy": expected}
 
 
+def test_a_setting_that_is_so_already_leaves_no_record(world: ControllerWorld) -> None:
+    """Of a topic; a broker's is written again, since that is how Kafka's brokers are told to look anew."""
+    world.ask(create(topic("a", configs=[("retention.ms", "5")])))
+    end = world.log.next_offset
+    world.ask(alter(resource(TOPIC, "a", ("retention.ms", SET, "5"), ("nope", DELETE_SETTING, None))))
+    assert world.log.next_offset == end
+    for _ in range(2):
+        world.ask(alter(resource(BROKER, "1", ("log.retention.ms", SET, "5"))))
+    assert world.log.next_offset == end + 2
+
+
 def test_a_value_grown_too_long_is_refused(world: ControllerWorld) -> None:
     """Only APPEND can do that: a string on the wire has the same limit."""
     world.ask(alter(resource(BROKER, "", ("log.cleanup.policy", SET, "delete"))))

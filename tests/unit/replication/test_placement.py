@@ -53,6 +53,13 @@ def test_replicas_of_a_partition_stand_in_different_racks(seed: int) -> None:
         assert {rack[replica] for replica in replicas} == {"a", "b", "c"}, f"seed {seed}: {replicas}"
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_racks_take_turns_in_leading(seed: int) -> None:
+    """Rule 1, where every broker has a rack of its own."""
+    placer = Placer([broker(1, "a"), broker(2, "b"), broker(3, "c")], random.Random(seed).randrange)
+    assert Counter(placer.place(1)[0] for _ in range(30)) == {1: 10, 2: 10, 3: 10}, f"seed {seed}"
+
+
 def test_more_replicas_than_racks_are_still_placed() -> None:
     """Rule 2: then racks are used twice, brokers never."""
     placer = Placer([broker(1, "a"), broker(2, "a"), broker(3, "b")], random.Random(1).randrange)

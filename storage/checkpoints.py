@@ -46,9 +46,9 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
     return offsets
 
 
-def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True) -> None:
-    """Replace an offset checkpoint."""
-    _write(disk, path, [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()], sync=sync)
+def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace an offset checkpoint, durably."""
+    _write(disk, path, [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()])
 
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
@@ -65,10 +65,11 @@ def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sy
 
 
 def read_topic_id(disk: Disk, path: str) -> bytes | None:
-    """The topic's id in a partition's metadata file; None when there is no such file."""
-    if not disk.exists(path):
+    """The topic's id in a partition's metadata file; None when there is no such file, or power was lost over it."""
+    lines = _lines(disk, path) if disk.exists(path) else []
+    if not lines:
         return None
-    fields = dict(line.split(": ", 1) for line in _lines(disk, path) if ": " in line)
+    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     if fields.get("version") != _VERSION:
         raise CorruptCheckpoint(path, f"its version is {fields.get('version')!r}, not 0")
     try:
@@ -77,12 +78,17 @@ def read_topic_id(disk: Disk, path: str) -> bytes | None:
         raise CorruptCheckpoint(path, f"{fields.get('topic_id')!r} is no topic id") from None
 
 
+def partition_metadata(topic_id: bytes) -> bytes:
+    """The contents of a partition's metadata file."""
+    return f"version: {_VERSION}\ntopic_id: {uuid_text(topic_id)}".encode()
+
+
 def write_topic_id(disk: Disk, path: str, topic_id: bytes, *, sync: bool = True) -> None:
-    """Write a partition's metadata file."""
-    disk.replace_atomically(path, f"version: {_VERSION}\ntopic_id: {uuid_text(topic_id)}".encode(), sync=sync)
+    """Replace a partition's metadata file."""
+    disk.replace_atomically(path, partition_metadata(topic_id), sync=sync)
 
 
-def _write(disk: Disk, path: str, entries: list[str], *, sync: bool) -> None:
+def _write(disk: Disk, path: str, entries: list[str], *, sync: bool = True) -> None:
     text = "\n".join([_VERSION, str(len(entries)), *entries, ""])
     disk.replace_atomically(path, text.encode(), sync=sync)
 

@@ -131,9 +131,9 @@ class Engine(Protocol):
         """Check every batch from `start_offset` (what `open` returned) on: sizes, CRC, ascending offsets.
 
         The log is cut at the first one that is not whole, and all behind it is dropped; it is cut likewise where
-        something is missing that was lost (a gap between segments, unless the log is compacted). Indexes of that range are
-        built anew, the aborted transactions among them: `visit` is called for each valid batch, in order, when the
-        batch counts as published, and may call `add_aborted`.
+        something is missing that was lost (a gap between segments, unless the log is compacted). Indexes of that
+        range are built anew, the aborted transactions among them: `visit` is called for each valid batch, in order,
+        when the batch counts as published, and may call `add_aborted`.
         """
         ...
 

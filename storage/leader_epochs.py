@@ -120,4 +120,4 @@ class LeaderEpochs:
 
 
 def _writing(disk: Disk, path: str, entries: Iterable[tuple[int, int]]) -> Callable[[], None]:
-    return lambda: write_epochs(disk, path, entries, sync=True)
+    return lambda: write_epochs(disk, path, entries)

@@ -16,19 +16,19 @@ NOT HERE The steps of an append (appends.py), how batches lie on disk (engine.py
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import FileRegion
 from storage.appends import AppendInfo, Appends, PreparedAppend
-from storage.checkpoints import PARTITION_METADATA, read_topic_id
+from storage.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
 from storage.disk import Disk, StorageError
 from storage.engine import AbortedTransaction, Buffer, Engine, EngineFactory
 from storage.leader_epochs import UNDEFINED, LeaderEpochs
 from storage.log_config import LogConfig
 from storage.partition_directory import names_sync
 from storage.producers import ProducerState
+from storage.reads import HIGH_WATERMARK, LAST_STABLE, LOG_END, Isolation, ReadInfo, out_of_range
 from storage.recovery import open_parts, restore_producers
 from storage.retention import expired_end, next_expiry_ms
 from storage.snapshots import Snapshots
@@ -36,30 +36,6 @@ from storage.timestamps import first_record, latest_record
 from storage.validation import Origin, validate_replicated
 
 _new_tuple = tuple.__new__
-
-
-class Isolation(IntEnum):
-    """Up to where a reader may see (seeds.md F2)."""
-
-    LOG_END = 0
-    HIGH_WATERMARK = 1
-    LAST_STABLE = 2
-
-
-_LOG_END, _HIGH_WATERMARK, _LAST_STABLE = Isolation
-
-
-class ReadInfo(NamedTuple):
-    """What a read found."""
-
-    regions: tuple[FileRegion, ...]
-    size: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    log_end_offset: int
-    aborted: list[AbortedTransaction] | None
-    """Those in the returned range, for a read up to the last stable offset; None for any other."""
 
 
 class Checkpoint(NamedTuple):
@@ -74,10 +50,10 @@ class Log:
     """The log of one partition."""
 
     __slots__ = (
-        "_appends", "_disk", "_engine", "_engine_factory", "_epoch_to_assign", "_epochs", "_high_watermark",
-        "_is_clean", "_is_named_durably", "_log_start_offset", "_producers", "_recovery_point", "_retention_due_ms",
-        "_snapshots", "_topic_id", "_unflushed_since_ms", "config", "directory", "doomed", "is_offline", "name",
-        "partition", "path", "topic",
+        "_appends", "_closed_end", "_disk", "_engine", "_engine_factory", "_epoch_to_assign", "_epochs",
+        "_high_watermark", "_is_clean", "_is_named_durably", "_log_start_offset", "_producers", "_recovery_point",
+        "_retention_due_ms", "_snapshots", "_topic_id", "_unflushed_since_ms", "config", "directory", "doomed",
+        "is_offline", "name", "partition", "path", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +102,7 @@ class Log:
         self._epoch_to_assign = UNDEFINED
         self._unflushed_since_ms = -1
         self._retention_due_ms = 0
+        self._closed_end = -1
         # The parts of an open log; `_engine` tells whether it is one.
         self._engine: Engine | None = None
         self._appends: Appends
@@ -154,6 +131,11 @@ class Log:
         if self._topic_id is None:
             self._topic_id = read_topic_id(self._disk, f"{self.path}/{PARTITION_METADATA}")
         return self._topic_id
+
+    def assign_topic_id(self, topic_id: bytes) -> None:
+        """Write down whose log this is, where that is not known."""
+        write_topic_id(self._disk, f"{self.path}/{PARTITION_METADATA}", topic_id)
+        self._topic_id = topic_id
 
     def bytes_to_recover(self) -> int:
         """How much opening it will have to check; opens no file."""
@@ -188,12 +170,16 @@ class Log:
         return engine
 
     def close(self, *, sync: bool = True) -> None:
-        """Close so that it can be opened again without recovery; with `sync`, also after a loss of power."""
+        """Close so that it can be opened again without recovery.
+
+        With `sync` that holds after a loss of power too; without, when somebody has synced the whole file system
+        and then says `vouch`.
+        """
         engine = self._engine
         if engine is None:
             return
         assert not self._appends.are_under_way, "appends are committed or aborted before a close"
-        end_offset = engine.end_offset
+        self._closed_end = end_offset = engine.end_offset
         if end_offset and (not self._snapshots.offsets or self._snapshots.offsets[-1] != end_offset):
             self._snapshots.take(end_offset, self._producers.snapshot(), sync=sync)
         if sync:
@@ -204,11 +190,17 @@ class Log:
         engine.close()
         self._engine = None
 
+    def vouch(self) -> None:
+        """What was closed without a sync is durable now."""
+        if self._closed_end >= 0:
+            self._recovery_point = self._closed_end
+
     def release(self) -> bool:
         """Close without a sync, to be opened at the next use; False while something is unflushed or under way."""
         if self._engine is not None:
             if self._appends.are_under_way or self.unflushed_messages:
                 return False
+            self._epochs.write(sync=True)
             self.close(sync=False)
         return True
 
@@ -388,10 +380,10 @@ class Log:
             engine = self.open()
         start_offset, end_offset, high_watermark = self._log_start_offset, engine.end_offset, self._high_watermark
         if not start_offset <= offset <= end_offset:
-            raise self._out_of_range(offset, start_offset, end_offset)
+            raise out_of_range(self.name, offset, start_offset, end_offset)
         stable = self._last_stable()
-        bound = end_offset if isolation == _LOG_END else high_watermark if isolation == _HIGH_WATERMARK else stable
-        aborted: list[AbortedTransaction] | None = [] if isolation == _LAST_STABLE else None
+        bound = end_offset if isolation == LOG_END else high_watermark if isolation == HIGH_WATERMARK else stable
+        aborted: list[AbortedTransaction] | None = [] if isolation == LAST_STABLE else None
         regions: tuple[FileRegion, ...] = ()
         size = 0
         if offset < bound:
@@ -408,7 +400,7 @@ class Log:
         """
         engine = self.open()
         if not self._log_start_offset <= offset <= engine.end_offset:
-            raise self._out_of_range(offset, self._log_start_offset, engine.end_offset)
+            raise out_of_range(self.name, offset, self._log_start_offset, engine.end_offset)
         return engine.read_batches(offset, max_bytes)
 
     def offset_for_timestamp(self, target_ms: int) -> tuple[int, int, int] | None:
@@ -419,13 +411,6 @@ class Log:
     def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record with the greatest timestamp; None when empty."""
         return latest_record(self.open())
-
-    def _out_of_range(self, offset: int, start_offset: int, end_offset: int) -> KafkaError:
-        return KafkaError(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"Received request for offset {offset} for partition {self.name}, but we only have log segments from "
-            f"offset {start_offset} up to {end_offset}.",
-        )
 
     # ---- leader epochs -----------------------------------------------------------------------------------
 

@@ -5,7 +5,8 @@ FORMAT   in each log directory: `.lock`, the three offset checkpoints (checkpoin
 RULES    1. The clean-shutdown marker is read, then deleted durably before anything else changes; it is written last,
             and only in a directory where every log was closed durably.
          2. After an unclean stop every log has to be recovered. What needs more than LAZY_RECOVERY_BYTES to be read is
-            recovered at the start (`recover`), the rest when it is first used, at the latest at the shutdown.
+            recovered at the start (`recover`), the rest when it is first used or, unless that is very much, at the
+            shutdown; a directory where some logs were not is not marked clean.
          3. A log directory whose disk fails goes offline for good, alone: its logs refuse every use, nothing is
             written there any more, and none of its partitions is made anew elsewhere.
          4. A partition's directory that carries another topic id belongs to a topic that is gone: it is set aside.
@@ -39,6 +40,8 @@ from storage.segments.segment_engine import SegmentEngine
 LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LAZY_RECOVERY_BYTES: Final = 1024 * 1024
+RECOVERED_AT_SHUTDOWN: Final = 200
+SYNCED_ONE_BY_ONE: Final = 4
 NO_BROKER_EPOCH: Final = -1
 
 Work = Callable[[], None]
@@ -201,18 +204,26 @@ class LogManager:
         marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
         for directory in list(self.directories.values()):
             try:
-                for log in directory.logs.values():
-                    if log.needs_recovery:
-                        log.open()
-                    log.close()
+                is_clean = self._recover_rest(directory)
+                _close_all(self._disk, directory)
                 work = self._checkpoint_work(directory)
                 if work is not None:
                     work()
-                self._disk.replace_atomically(f"{directory.path}/{CLEAN_SHUTDOWN}", marker)
+                if is_clean:
+                    self._disk.replace_atomically(f"{directory.path}/{CLEAN_SHUTDOWN}", marker)
             except StorageError as error:
                 self.go_offline(directory.path, error)
         for lock in self._locks:
             lock.release()
+
+    def _recover_rest(self, directory: LogDirectory) -> bool:
+        """Recover what nobody has used, unless that is so much that the next start had better know of it."""
+        rest = [log for log in directory.logs.values() if log.needs_recovery]
+        if len(rest) > RECOVERED_AT_SHUTDOWN:
+            return False
+        for log in rest:
+            log.open()
+        return True
 
     def go_offline(self, directory: str, error: StorageError) -> list[Log]:
         """Take a log directory out of service (rule 3); the logs that were in it."""
@@ -397,3 +408,19 @@ class LogManager:
             return
         directory.written[RECOVERY_POINTS] = points
         write_offsets(self._disk, f"{path}/{RECOVERY_POINTS}", points)
+
+
+def _close_all(disk: Disk, directory: LogDirectory) -> None:
+    in_use = [log for log in directory.logs.values() if log.is_open]
+    if len(in_use) <= SYNCED_ONE_BY_ONE:
+        for log in in_use:
+            log.close()
+        return
+
+    def close() -> None:
+        for log in in_use:
+            log.close(sync=False)
+
+    disk.sync_all(directory.path, close)
+    for log in in_use:
+        log.vouch()

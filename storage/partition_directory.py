@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from storage.checkpoints import PARTITION_METADATA, TopicPartition, write_topic_id
+from storage.checkpoints import PARTITION_METADATA, TopicPartition, partition_metadata
 from storage.disk import Disk
 
 DELETED: Final = "-delete"
@@ -43,7 +43,9 @@ def aside_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
 def make(disk: Disk, path: str, topic_id: bytes) -> None:
     """Make the directory of a new partition."""
     disk.make_dirs(path)
-    write_topic_id(disk, f"{path}/{PARTITION_METADATA}", topic_id, sync=False)
+    file = disk.open(f"{path}/{PARTITION_METADATA}", write=True, create=True)
+    file.pwrite(partition_metadata(topic_id), 0)
+    file.close()
 
 
 def names_sync(disk: Disk, log_directory: str, path: str) -> Callable[[], None]:

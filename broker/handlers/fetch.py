@@ -39,11 +39,15 @@ CONSUMER: Final = -1
 FUTURE_LOCAL_REPLICA: Final = -3
 DEFAULT_MAX_BYTES: Final = 55 * 1024 * 1024
 _FIRST_VERSION_WITH_RACK: Final = 11
-_FIRST_VERSION_WITH_LEADER: Final = 12
 _FIRST_VERSION_WITH_IDS: Final = 13
 _FIRST_VERSION_WITH_REPLICA_STATE: Final = 15
-_FIRST_VERSION_WITH_ENDPOINTS: Final = 16
+_FIRST_VERSION_WITH_LEADER: Final = 16  # the field exists from 12 on; Kafka fills it from here
 _NOTHING: Final = b""
+_ABOUT_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+_BEFORE_READING: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+)
+"""Errors of a partition that nobody looked into; its list of aborted transactions is empty, not null, as in Kafka."""
 
 _Found = tuple[PartitionData, int, bool]
 """What a look found: the partition's part of the answer, bytes of records, and whether to look there next time."""
@@ -229,11 +233,11 @@ class _Fetch(Waiter):
 
     def _refusal(self, partition: FetchedPartition, code: ErrorCode) -> PartitionData:
         self._must_answer = True
-        data = PartitionData(
-            partition_index=partition.index, error_code=code, high_watermark=-1, records=_NOTHING
-        )
-        is_about_leader = code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-        if is_about_leader and self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER and partition.topic is not None:
+        data = PartitionData(partition_index=partition.index, error_code=code, high_watermark=-1, records=_NOTHING)
+        if code in _BEFORE_READING:
+            data.aborted_transactions = []
+        elif code in _ABOUT_LEADER and self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER:
+            assert partition.topic is not None
             data.current_leader = current_leader(self._handler.replicas.image, partition.topic, partition.index)
         return data
 
@@ -315,7 +319,8 @@ class _Fetch(Waiter):
             else:
                 topics[-1].partitions.append(data)
         response = FetchResponse(session_id=watchlist.session_id, responses=topics)
-        if self._must_answer and self._ctx.api_version >= _FIRST_VERSION_WITH_ENDPOINTS:
+        is_told_endpoints = self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER and not self._reader.is_follower
+        if self._must_answer and is_told_endpoints:
             leaders = (data.current_leader for data, _, _ in found.values() if data.current_leader is not None)
             listener = self._ctx.connection.listener_name
             response.node_endpoints = node_endpoints(self._handler.replicas.image, leaders, listener)

@@ -40,6 +40,15 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state",
 _ADMIN_CLIENT: Final = "__admin_client"  # who may write to internal topics: Kafka's own tools
 _FIRST_VERSION_WITH_LEADER: Final = 10
 _FIRST_VERSION_WITH_IDS: Final = 13
+_ABOUT_THE_LOG: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""Refusals by which a producer wants to know where the log starts: what it has sent before may have been deleted."""
 _EMPTY: Final = memoryview(b"")
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
 
@@ -211,6 +220,9 @@ class _Produce:
                     BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
                     for index, why in error.record_errors
                 ]
+            if isinstance(error, RejectedRecords) or code in _ABOUT_THE_LOG:
+                partition = self._handler.replicas.partitions[topic, answer.index]
+                answer.log_start_offset = partition.log.log_start_offset
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER:
             answer.current_leader = current_leader(self._handler.replicas.image, topic, answer.index)
 

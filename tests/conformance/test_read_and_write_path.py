@@ -1,0 +1,419 @@
+"""Produce, Fetch, ListOffsets and OffsetForLeaderEpoch answer as Apache Kafka's do, field by field.
+
+The same requests go to both brokers; what they answer is written down as a transcript and compared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from barnabas import Broker
+from protocol.compression import Compression
+from protocol.errors import ErrorCode
+from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.produce_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ReplicaState,
+    TopicProduceData,
+)
+from protocol.messages.transactions import InitProducerIdRequest
+from protocol.primitives import ZERO_UUID
+from protocol.records import BatchBuilder, headers
+from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.raw_client import RawClient
+
+TOPICS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "stamped": {"message.timestamp.type": "LogAppendTime"},
+    "compacted": {"cleanup.policy": "compact"},
+    "safe": {"min.insync.replicas": "2"},
+    "synced": {"flush.messages": "1"},
+}
+UNKNOWN_ID = b"unknown topic id"
+
+
+class Script:
+    """Asks one broker, and writes down what it answers."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.client = RawClient(bootstrap)
+        self.lines: dict[str, list[str]] = {}
+        self.ids: dict[str, bytes] = {}
+        self.now_ms = 1_700_000_000_000
+
+    # ------------------------------------------------------------ set-up
+    def create_topics(self) -> None:
+        """Make the topics, three partitions each, and wait until all are served."""
+        topics = [
+            CreatableTopic(
+                name=name,
+                num_partitions=3,
+                replication_factor=1,
+                configs=[
+                    CreatableTopicConfig(name=key, value=value)
+                    for key, value in {**settings, "retention.ms": "-1"}.items()
+                ],
+            )
+            for name, settings in TOPICS.items()
+        ]
+        answer = self.client.ask(CreateTopicsRequest(topics=topics), 5)
+        assert not [topic for topic in answer.topics if topic.error_code], answer
+        wanted = [MetadataRequestTopic(name=name) for name in TOPICS]
+        self.ids = {topic.name: topic.topic_id for topic in self.client.ask(MetadataRequest(topics=wanted), 10).topics}
+        deadline = time.monotonic() + 20
+        while any(
+            part.error_code
+            for topic in self.list_offsets({name: {0: -1, 1: -1, 2: -1} for name in TOPICS}).topics
+            for part in topic.partitions
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    # ------------------------------------------------------------ requests
+    def produce(self, batches: list[tuple[str, int, bytes]], version: int = 9, acks: int = -1, **more: Any) -> Any:
+        """Send Produce; an unknown topic has the unknown id."""
+        topics: list[TopicProduceData] = []
+        for name, index, records in batches:
+            if not topics or topics[-1].name != name:
+                topics.append(TopicProduceData(name=name, topic_id=self.ids.get(name, UNKNOWN_ID), partition_data=[]))
+            topics[-1].partition_data.append(PartitionProduceData(index=index, records=records))
+        request = ProduceRequest(acks=acks, timeout_ms=5000, topic_data=topics, **more)
+        return self.client.ask(request, version)
+
+    def fetch(
+        self, positions: dict[tuple[str, int], int], version: int = 12, *, wait: int = 0, minimum: int = 1,
+        most: int = 1 << 25, part_most: int = 1 << 20, session: tuple[int, int] = (0, -1), replica: int = -1,
+        epoch: int = -1, fetched_epoch: int = -1, isolation: int = 0, forget: list[tuple[str, int]] | None = None,
+    ) -> Any:  # fmt: skip
+        """Send Fetch."""
+        topics: list[FetchTopic] = []
+        for (name, index), offset in positions.items():
+            if not topics or topics[-1].topic != name:
+                topics.append(FetchTopic(topic=name, topic_id=self.ids.get(name, UNKNOWN_ID), partitions=[]))
+            part = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=part_most)
+            part.current_leader_epoch, part.last_fetched_epoch = epoch, fetched_epoch
+            topics[-1].partitions.append(part)
+        request = FetchRequest(
+            max_wait_ms=wait, min_bytes=minimum, max_bytes=most, isolation_level=isolation, session_id=session[0],
+            session_epoch=session[1], topics=topics,
+            forgotten_topics_data=[
+                ForgottenTopic(topic=name, topic_id=self.ids.get(name, ZERO_UUID), partitions=[index])
+                for name, index in forget or []
+            ],
+        )  # fmt: skip
+        if replica != -1:
+            if version >= 15:
+                request.replica_state = ReplicaState(replica_id=replica)
+            else:
+                request.replica_id = replica
+        return self.client.ask(request, version)
+
+    def list_offsets(self, wanted: dict[str, dict[int, int]], version: int = 6, **more: Any) -> Any:
+        """Send ListOffsets: topic -> partition -> time."""
+        epoch = more.pop("epoch", -1)
+        topics = [
+            ListOffsetsTopic(
+                name=name,
+                partitions=[
+                    ListOffsetsPartition(partition_index=index, timestamp=timestamp, current_leader_epoch=epoch)
+                    for index, timestamp in partitions.items()
+                ],
+            )
+            for name, partitions in wanted.items()
+        ]
+        return self.client.ask(ListOffsetsRequest(topics=topics, **more), version)
+
+    def end_of_epoch(self, name: str, epoch: int, current: int = -1, index: int = 0, version: int = 4) -> Any:
+        """Send OffsetForLeaderEpoch."""
+        part = OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
+        topics = [OffsetForLeaderTopic(topic=name, partitions=[part])]
+        return self.client.ask(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), version)
+
+    # ------------------------------------------------------------ the transcript
+    def note(self, step: str, *lines: str) -> None:
+        """Write down what a step gave; Kafka's hash tables order partitions as they like."""
+        assert step not in self.lines, step
+        self.lines[step] = sorted(lines)
+
+    def note_produce(self, step: str, answer: Any) -> None:
+        """All fields of a Produce answer that do not depend on the clock."""
+        lines = []
+        for topic in answer.responses:
+            for part in topic.partition_responses:
+                stamped = "stamped" if part.log_append_time_ms > 0 else str(part.log_append_time_ms)
+                blamed = [error.batch_index for error in part.record_errors]
+                leader = part.current_leader and (part.current_leader.leader_id, part.current_leader.leader_epoch)
+                lines.append(
+                    f"{self.name_of(topic)}-{part.index} {ErrorCode(part.error_code).name} at {part.base_offset} "
+                    f"start {part.log_start_offset} {stamped} {blamed} {leader}"
+                )
+        self.note(step, *lines)
+
+    def note_fetch(self, step: str, answer: Any) -> None:
+        """All fields of a Fetch answer; records as the base offsets of their batches, and their bytes."""
+        has_session = "session" if answer.session_id else "no session"
+        lines = [f"{ErrorCode(answer.error_code).name} {has_session} {len(answer.node_endpoints)} endpoints"]
+        for topic in answer.responses:
+            for part in topic.partitions:
+                records = bytes(part.records or b"")
+                diverging = part.diverging_epoch and (part.diverging_epoch.epoch, part.diverging_epoch.end_offset)
+                lines.append(
+                    f"{self.name_of(topic)}-{part.partition_index} {ErrorCode(part.error_code).name} "
+                    f"HW {part.high_watermark} LSO {part.last_stable_offset} start {part.log_start_offset} "
+                    f"diverging {diverging} leader {part.current_leader and part.current_leader.leader_epoch} "
+                    f"aborted {part.aborted_transactions} preferred {part.preferred_read_replica} "
+                    f"{[header.base_offset for _, header in headers(records)]} {len(records)} bytes"
+                )
+        self.note(step, *lines)
+
+    def name_of(self, topic: Any) -> str:
+        """A topic's name, by name or id."""
+        name = getattr(topic, "name", None) or getattr(topic, "topic", None)
+        return name or next((known for known, topic_id in self.ids.items() if topic_id == topic.topic_id), "unknown")
+
+    def note_offsets(self, step: str, answer: Any) -> None:
+        """All fields of a ListOffsets answer."""
+        self.note(
+            step,
+            *(
+                f"{topic.name}-{part.partition_index} {ErrorCode(part.error_code).name} {part.timestamp} "
+                f"{part.offset} epoch {part.leader_epoch}"
+                for topic in answer.topics
+                for part in topic.partitions
+            ),
+        )
+
+    def note_end(self, step: str, answer: Any) -> None:
+        """All fields of an OffsetForLeaderEpoch answer."""
+        part = answer.topics[0].partitions[0]
+        self.note(step, f"{ErrorCode(part.error_code).name} {part.partition} {part.leader_epoch} {part.end_offset}")
+
+    def note_outcome(self, step: str, ask: Callable[[], Any]) -> None:
+        """Whether the broker answers at all; a new connection afterwards if it hung up."""
+        try:
+            answer = ask()
+            self.note(step, "answered" if answer is not None else "silent")
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            self.note(step, "hung up" if not isinstance(error, TimeoutError) else "silent")
+            self.client.close()
+            self.client = RawClient(self.bootstrap)
+
+    def batch(self, *timestamps: int, key: bytes | None = b"k", size: int = 20, **builder: Any) -> bytes:
+        """A batch; times count from `now_ms`."""
+        made = BatchBuilder(**builder)
+        for timestamp in timestamps or (0,):
+            made.append(self.now_ms + timestamp, key, bytes(size))
+        return bytes(made.build())
+
+
+def write(script: Script) -> None:
+    """Produce: what is told of good and refused batches."""
+    one = script.batch()
+    for version in range(3, 14):
+        script.note_produce(f"produce v{version}", script.produce([("plain", 0, one)], version))
+    for acks in (1, -1, 2, -2):
+        script.note_produce(f"produce acks={acks}", script.produce([("plain", 0, one)], acks=acks))
+    broken = bytearray(one)
+    broken[-1] ^= 1
+    for version in (9, 13):
+        mixed = [("plain", 1, one), ("plain", 9, one), ("nowhere", 0, one), ("stamped", 0, one)]
+        mixed.append(("plain", 2, bytes(broken)))
+        script.note_produce(f"produce mixed v{version}", script.produce(mixed, version))
+    script.note_produce("produce without key", script.produce([("compacted", 0, script.batch(key=None))]))
+    script.note_produce("produce min isr", script.produce([("safe", 0, one)]))
+    script.note_produce("produce synced", script.produce([("synced", 0, one)]))
+    for version in (6, 7):
+        zstd = script.batch(compression=Compression.ZSTD)
+        script.note_produce(f"produce zstd v{version}", script.produce([("plain", 0, zstd)], version))
+    script.note_produce("produce to nothing", script.produce([]))
+    transactional = script.batch(producer_id=1000, producer_epoch=0, base_sequence=0, transactional=True)
+    script.note_produce("produce transactional without id", script.produce([("plain", 0, transactional)]))
+    idempotent = script.batch(producer_id=4000, producer_epoch=0, base_sequence=0)
+    for step in ("first", "again"):
+        script.note_produce(f"produce idempotent {step}", script.produce([("plain", 2, idempotent)]))
+    gap = script.batch(producer_id=4000, producer_epoch=0, base_sequence=5)
+    script.note_produce("produce idempotent gap", script.produce([("plain", 2, gap)]))
+    old = script.batch(producer_id=4000, producer_epoch=1, base_sequence=0)
+    script.note_produce("produce idempotent epoch 1", script.produce([("plain", 2, old)]))
+    script.note_produce("produce idempotent epoch 0", script.produce([("plain", 2, idempotent)]))
+    script.note_produce(
+        "produce with a transactional id", script.produce([("plain", 0, one)], transactional_id="tx")
+    )
+    script.client.socket.settimeout(1)
+    script.note_outcome("produce acks=0", lambda: script.produce([("plain", 1, one)], acks=0))
+    script.client.socket.settimeout(1)
+    script.note_outcome("produce acks=0 to nowhere", lambda: script.produce([("nowhere", 0, one)], acks=0))
+    script.client.socket.settimeout(30)
+
+
+def read(script: Script) -> None:
+    """Fetch without sessions: versions, limits, errors."""
+    for version in range(4, 19):
+        script.note_fetch(f"fetch v{version}", script.fetch({("plain", 0): 1, ("stamped", 0): 0}, version))
+    for version in (4, 11, 12, 13, 18):
+        where = {("plain", 0): 99, ("plain", 9): 0, ("nowhere", 0): 0, ("plain", 1): -1, ("plain", 2): 0}
+        script.note_fetch(f"fetch errors v{version}", script.fetch(where, version))
+    for epoch in (-1, 0, 1, 7):
+        script.note_fetch(f"fetch epoch {epoch}", script.fetch({("plain", 0): 0}, 16, epoch=epoch))
+    for fetched_epoch in (0, 3):
+        answer = script.fetch({("plain", 0): 3}, 16, epoch=0, fetched_epoch=fetched_epoch)
+        script.note_fetch(f"fetch last fetched {fetched_epoch}", answer)
+    three = {("plain", 0): 0, ("plain", 1): 0, ("plain", 2): 0}
+    for limits in ((1, 1 << 20), (1 << 25, 1), (200, 1 << 20), (1 << 25, 200), (0, 0)):
+        script.note_fetch(f"fetch limits {limits}", script.fetch(three, most=limits[0], part_most=limits[1]))
+    script.note_fetch("fetch at the end", script.fetch({("synced", 0): 1}))
+    script.note_fetch("fetch committed", script.fetch({("plain", 0): 0}, isolation=1))
+    script.note_fetch("fetch nothing", script.fetch({}))
+    script.note_fetch("fetch nothing, waiting", script.fetch({}, wait=60_000))
+    script.note_fetch("fetch too much, waiting", script.fetch({("plain", 0): 0}, wait=100, minimum=1 << 20))
+    script.note_fetch("fetch error, waiting", script.fetch({("plain", 0): 999}, wait=60_000, minimum=1 << 20))
+    for version in (12, 16):
+        script.note_fetch(f"fetch as debugger v{version}", script.fetch({("plain", 0): 0}, version, replica=-2))
+        script.note_fetch(f"fetch as stranger v{version}", script.fetch({("plain", 0): 0}, version, replica=7))
+        with_epoch = script.fetch({("plain", 0): 0}, version, replica=7, epoch=0)
+        script.note_fetch(f"fetch as stranger with epoch v{version}", with_epoch)
+
+
+def use_sessions(script: Script, version: int) -> None:
+    """Fetch with a session: epochs, news, forgetting, errors."""
+
+    def fetch(step: str, session: tuple[int, int], positions: dict[tuple[str, int], int], **more: Any) -> Any:
+        answer = script.fetch(positions, version, session=session, **more)
+        script.note_fetch(f"session v{version}: {step}", answer)
+        return answer.session_id
+
+    made = fetch("made", (0, 0), {("plain", 0): 0, ("plain", 1): 0, ("compacted", 0): 0})
+    fetch("same again", (made, 1), {})
+    fetch("moved on", (made, 2), {("plain", 0): 1000, ("plain", 1): 2})
+    fetch("out of range stays", (made, 3), {})
+    ends = script.list_offsets({"plain": {0: -1, 1: -1}}).topics[0].partitions
+    fetch("at the end", (made, 4), {("plain", part.partition_index): part.offset for part in ends})
+    fetch("nothing new", (made, 5), {})
+    script.produce([("compacted", 0, script.batch())])
+    fetch("one has news", (made, 6), {})
+    fetch("added and forgotten", (made, 7), {("stamped", 0): 0}, forget=[("compacted", 0), ("plain", 2)])
+    fetch("unknown topic added", (made, 8), {("nowhere", 0): 0})
+    fetch("unknown topic stays", (made, 9), {})
+    fetch("wrong epoch", (made, 9), {})
+    fetch("wrong id", (made + 1, 1), {})
+    fetch("not found before epoch", (12345, 77), {})
+    other = 12 if version >= 13 else 13
+    script.note_fetch(f"session v{version}: other kind", script.fetch({}, other, session=(made, 10)))
+    fetch("goes on", (made, 10), {})
+    fetch(
+        "all forgotten", (made, 11), {},
+        forget=[("plain", 0), ("plain", 1), ("stamped", 0), *([("nowhere", 0)] if version < 13 else [])],
+    )  # fmt: skip
+    made = fetch("made anew", (0, 0), {("plain", 0): 0})
+    fetch("ended", (made, -1), {("plain", 0): 0})
+    fetch("after its end", (made, 1), {})
+    empty = fetch("made empty", (0, 0), {})
+    if empty:
+        fetch("filled later", (empty, 1), {("plain", 0): 0})
+
+
+def look_up(script: Script) -> None:
+    """ListOffsets and OffsetForLeaderEpoch."""
+    script.produce([("plain", 2, script.batch(100, 300, 200)), ("stamped", 1, script.batch(5, 1))])
+    script.produce([("plain", 2, script.batch(250, 500, compression=Compression.GZIP))])
+    for version in range(1, 12):
+        both = {"plain": {0: -1, 2: -2}, "nowhere": {0: -1}, "compacted": {1: -1, 2: -2, 7: -1}}
+        script.note_offsets(f"offsets v{version}", script.list_offsets(both, version))
+    for special in (-3, -4, -5, -6, -7):
+        for version in (6, 7, 8, 9, 11):
+            answer = script.list_offsets({"plain": {2: special, 1: special}, "compacted": {1: special}}, version)
+            script.note_offsets(f"offsets {special} v{version}", answer)
+    for after in (0, 100, 101, 201, 250, 301, 500, 501):
+        answer = script.list_offsets({"plain": {2: script.now_ms + after}}, 7)
+        script.note_offsets(f"offsets after {after}", answer)
+    script.note_offsets("offsets at 0", script.list_offsets({"plain": {2: 0, 0: 0}}, 7))
+    for isolation in (0, 1):
+        answer = script.list_offsets({"plain": {0: -1}}, 7, isolation_level=isolation)
+        script.note_offsets(f"offsets isolation {isolation}", answer)
+    for replica in (-2, 3):
+        answer = script.list_offsets({"plain": {0: -1}}, 7, replica_id=replica)
+        script.note_offsets(f"offsets replica {replica}", answer)
+    for epoch in (0, 1, 5):
+        script.note_offsets(f"offsets epoch {epoch}", script.list_offsets({"plain": {0: -1}}, 7, epoch=epoch))
+    for version in (2, 3, 4):
+        for epoch in (-1, 0, 1):
+            script.note_end(f"epoch {epoch} v{version}", script.end_of_epoch("plain", epoch, version=version))
+    for current in (0, 1):
+        script.note_end(f"epoch with current {current}", script.end_of_epoch("plain", 0, current))
+    script.note_end("epoch of an unused partition", script.end_of_epoch("compacted", 0, index=2))
+    script.note_end("epoch of nothing", script.end_of_epoch("nowhere", 0))
+
+
+def identify(script: Script) -> None:
+    """InitProducerId without a transactional id."""
+    for version in range(6):
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        while (answer := script.client.ask(request, version)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            time.sleep(0.05)  # Kafka fetches its first block of ids now
+        script.note(f"producer id v{version}", f"{answer.error_code} {answer.producer_epoch} {answer.producer_id >= 0}")
+    for producer_id, epoch in ((5, 3), (5, -1), (-1, 3)):
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=1000, producer_id=producer_id, producer_epoch=epoch
+        )
+        answer = script.client.ask(request, 4)
+        script.note(f"producer id {producer_id} {epoch}", f"{answer.error_code} {answer.producer_epoch}")
+    empty = script.client.ask(InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1000), 4)
+    script.note("producer id with an empty name", f"{empty.error_code} {empty.producer_id} {empty.producer_epoch}")
+
+
+def transcript(bootstrap: str) -> dict[str, list[str]]:
+    """Everything, against one broker."""
+    script = Script(bootstrap)
+    script.create_topics()
+    write(script)
+    read(script)
+    for version in (7, 12, 13, 17):
+        use_sessions(script, version)
+    look_up(script)
+    identify(script)
+    script.client.close()
+    return script.lines
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[dict[str, list[str]]]:
+    """What Apache Kafka answers."""
+    with ApacheKafka() as node:
+        yield transcript(node.bootstrap)
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[dict[str, list[str]]]:
+    """What this broker answers."""
+    with Broker() as broker:
+        yield transcript(broker.bootstrap)
+
+
+@needs_kafka
+def test_answers_are_those_of_apache_kafka(kafka: dict[str, list[str]], ours: dict[str, list[str]]) -> None:
+    """Each step, field by field; what depends on the clock or on chance is left out."""
+    differing = [
+        f"{step}:\n  Kafka {expected}\n  ours  {ours[step]}"
+        for step, expected in kafka.items()
+        if ours.get(step) != expected
+    ]
+    assert not differing, "\n".join(differing)
+    assert list(ours) == list(kafka)
+

@@ -28,6 +28,7 @@ from replication.image import PartitionState
 from replication.purgatory import Key
 from storage.log import AppendInfo, Isolation, Log, PreparedAppend, ReadInfo
 from storage.log_config import LogConfig
+from storage.settings import MAX_LONG
 from storage.validation import Origin
 
 ACKS_NONE: Final = 0
@@ -147,8 +148,8 @@ class Partition:
     __slots__ = (
         "_awaiting_all", "_awaiting_own", "_is_settled", "_own_end", "_wake", "_want_sync", "broker_id", "end_key",
         "epoch_start_offset", "followers", "high_watermark", "index", "is_leader", "is_offline", "is_syncing", "isr",
-        "key", "leader_epoch", "leader_id", "log", "partition_epoch", "replicas", "topic", "topic_id", "wanted_isr",
-        "writes_in_flight",
+        "key", "leader_epoch", "leader_id", "log", "min_isr", "partition_epoch", "replicas", "topic", "topic_id",
+        "wanted_isr", "writes_in_flight",
     )  # fmt: skip
 
     def __init__(
@@ -169,6 +170,8 @@ class Partition:
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
+        self.min_isr = 1
+        """How many replicas must be in sync before acks=all is acknowledged; no more than there are."""
         self.wanted_isr: tuple[int, ...] | None = None
         """What the controller was asked for and has not answered yet."""
         self.followers: dict[int, Follower] = {}
@@ -216,11 +219,11 @@ class Partition:
 
     def follow(self, state: PartitionState) -> None:
         """Follow another replica, or nobody while there is no leader."""
-        was_leader = self.is_leader
+        is_news = self.is_leader or state.leader_epoch != self.leader_epoch
         self._take(state)
         self.is_leader = False
         self.followers = {}
-        if was_leader:
+        if is_news:
             self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def go_offline(self) -> None:
@@ -241,6 +244,7 @@ class Partition:
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
         self.isr = state.isr
+        self.min_isr = min(self.log.config.min_insync_replicas, len(state.replicas))
         self.wanted_isr = None
 
     def _give_up(self, error: ErrorCode) -> None:
@@ -251,11 +255,6 @@ class Partition:
         self._wake(self.end_key)
 
     # ------------------------------------------------------------ appending
-    @property
-    def effective_min_isr(self) -> int:
-        """How many replicas must be in sync before acks=all is acknowledged."""
-        return min(self.log.config.min_insync_replicas, len(self.replicas))
-
     def prepare(
         self, records: bytearray | memoryview, acks: int, wall_ms: int, origin: Origin
     ) -> PreparedAppend:
@@ -266,11 +265,11 @@ class Partition:
         """
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if acks == ACKS_ALL and len(self.isr) < self.effective_min_isr:
+        if acks == ACKS_ALL and len(self.isr) < self.min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"The size of the current ISR {sorted(self.isr)} is insufficient to satisfy the "
-                f"min.isr requirement of {self.effective_min_isr} for partition {self.topic}-{self.index}",
+                f"min.isr requirement of {self.min_isr} for partition {self.topic}-{self.index}",
             )
         if not self._is_settled:
             self._settle_in()
@@ -286,6 +285,7 @@ class Partition:
     def update_config(self, config: LogConfig) -> None:
         """Obey other settings; what flush.messages and min.insync.replicas allow may be more now."""
         self.log.update_config(config)
+        self.min_isr = min(config.min_insync_replicas, len(self.replicas))
         if self._is_settled:
             self.own_end_moved()
 
@@ -293,24 +293,26 @@ class Partition:
     def needs_sync(self) -> bool:
         """Whether so much is unsynced that the own end stands still (rule 3)."""
         log = self.log
-        return log.unflushed_messages >= log.config.flush_messages
+        wanted = log.config.flush_messages
+        return wanted != MAX_LONG and log.unflushed_messages >= wanted
 
     def own_end_moved(self) -> None:
         """Records were appended or synced: move what follows from it, and settle whom that satisfies."""
         log = self.log
-        end = log.flushed_end_offset if self.needs_sync else log.log_end_offset
+        needs_sync = self.needs_sync
+        end = log.flushed_end_offset if needs_sync else log.log_end_offset
         if end > self._own_end:
             self._own_end = end
             waiting = self._awaiting_own
             if waiting:
                 self._acknowledge(waiting, end)
         self.move_high_watermark()
-        if self.needs_sync:
+        if needs_sync:
             self._want_sync(self)
 
     def move_high_watermark(self) -> None:
         """Move the high watermark to where the in-sync replicas allow (rule 2)."""
-        if not self._is_settled or not self.is_leader or len(self.isr) < self.effective_min_isr:
+        if not self._is_settled or not self.is_leader or len(self.isr) < self.min_isr:
             return
         offset = self._own_end
         if self.followers:
@@ -332,7 +334,7 @@ class Partition:
         if acks == ACKS_ALL:
             if self.high_watermark < end_offset:
                 return None
-            if len(self.isr) < self.effective_min_isr:
+            if len(self.isr) < self.min_isr:
                 return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         elif self._own_end < end_offset and acks != ACKS_NONE:
             return None
@@ -349,7 +351,7 @@ class Partition:
 
     def _acknowledge(self, waiting: deque[tuple[int, Settle]], end: int) -> None:
         error = ErrorCode.NONE
-        if waiting is self._awaiting_all and len(self.isr) < self.effective_min_isr:
+        if waiting is self._awaiting_all and len(self.isr) < self.min_isr:
             error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         while waiting and waiting[0][0] <= end:
             waiting.popleft()[1](error)

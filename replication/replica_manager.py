@@ -281,9 +281,14 @@ class ReplicaManager:
         if partition.is_syncing or partition.is_offline:
             return
         log = partition.log
-        end_offset = log.log_end_offset
+        try:
+            end_offset = log.log_end_offset
+            work = log.sync_work()
+        except StorageError as error:
+            self.directory_failed(log.directory, error)
+            return
         partition.is_syncing = True
-        self._worker.sync(log.directory, log.sync_work(), lambda error: self._synced(partition, end_offset, error))
+        self._worker.sync(log.directory, work, lambda error: self._synced(partition, end_offset, error))
 
     def _synced(self, partition: Partition, end_offset: int, error: StorageError | None) -> None:
         partition.is_syncing = False
@@ -340,7 +345,12 @@ class ReplicaManager:
     def check_isrs(self, mono_ms: int) -> None:
         """Have followers that fell behind leave their ISR; to be called every half of replica.lag.time.max.ms."""
         for partition in self.partitions.values():
-            self._want_isr(partition, partition.isr_without_laggards(mono_ms, self._max_lag_ms))
+            try:
+                isr = partition.isr_without_laggards(mono_ms, self._max_lag_ms)
+            except StorageError as error:
+                self.directory_failed(partition.log.directory, error)
+            else:
+                self._want_isr(partition, isr)
 
     def _want_isr(self, partition: Partition, isr: tuple[int, ...] | None) -> None:
         if isr is not None and self.on_isr_wanted is not None:

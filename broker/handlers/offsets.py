@@ -139,11 +139,14 @@ class OffsetsHandler:
             return answer
         try:
             partition = self._replicas.find(topic, asked.partition)
-            answer.leader_epoch, answer.end_offset = partition.end_offset_for_epoch(
-                asked.leader_epoch, asked.current_leader_epoch
-            )
+            try:
+                end = partition.end_offset_for_epoch(asked.leader_epoch, asked.current_leader_epoch)
+            except StorageError as error:
+                raise self._replicas.guard(partition, error) from error
         except KafkaError as error:
             answer.error_code = error.code
+        else:
+            answer.leader_epoch, answer.end_offset = end
         return answer
 
     def _may_describe(self, ctx: RequestContext, topic: str) -> bool:

@@ -26,6 +26,7 @@ from replication.partition import (
     state_key,
 )
 from storage.log import Isolation
+from storage.settings import MAX_LONG
 from storage.validation import Origin
 
 SELF = 1
@@ -35,7 +36,7 @@ LAG_MS = 30_000
 class NumbersLog:
     """A log without bytes: records are counts."""
 
-    def __init__(self, end: int = 0, flush_messages: int = 2**63 - 1, min_insync_replicas: int = 1) -> None:
+    def __init__(self, end: int = 0, flush_messages: int = MAX_LONG, min_insync_replicas: int = 1) -> None:
         self.topic, self.partition, self.topic_id, self.directory = "t", 0, bytes(16), "d"
         self.log_start_offset = 0
         self.log_end_offset = end

@@ -109,9 +109,12 @@ class Housekeeping:
     def _retain_next(self, steps: Iterator[Log], interval_ms: int) -> None:
         if self._is_stopped:
             return
-        if next(steps, None) is None:
+        log = next(steps, None)
+        if log is None:
+            self._replicas.check_directories()
             self._after(interval_ms, lambda: self._retain(interval_ms))
         else:
+            self._replicas.log_start_moved(log.topic, log.partition)
             self._loop.call_soon(self._retain_next, steps, interval_ms)
 
     def _expire_producers(self) -> None:

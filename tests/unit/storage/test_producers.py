@@ -114,6 +114,28 @@ def test_the_fifth_last_batch_is_known_and_the_sixth_last_is_not() -> None:
     assert code_of(state, header(900, 0)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def test_epochs_and_sequences_are_not_mistaken_for_each_other() -> None:
+    """Small epochs with large sequences, and the other way round."""
+    state = ProducerState("t-0")
+    append(state, header(0, 5, epoch=90))
+    assert code_of(state, header(1, 100, epoch=89)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert code_of(state, header(1, 6, epoch=100)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(1, 6, epoch=90), 1) is None
+    assert state.check(header(1, 0, epoch=100), 1) is None
+
+
+def test_a_gap_is_told_with_the_sequence_that_was_last() -> None:
+    """Kafka's sentence, which its clients log."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, 3))
+    with pytest.raises(KafkaError) as caught:
+        state.check(header(3, 9), 3)
+    assert caught.value.message == (
+        "Out of order sequence number for producer 7 at offset 3 in partition t-0: 9 (incoming seq. number), "
+        "2 (current end sequence number)"
+    )
+
+
 def test_a_coordinators_batches_have_no_sequence_but_an_epoch() -> None:
     """Rule 3: offsets committed in a transaction."""
     state = ProducerState("t-0")
@@ -161,10 +183,12 @@ def test_a_failed_batch_and_all_behind_it_are_forgotten() -> None:
 def test_repeating_what_is_being_written_is_told_to_come_again() -> None:
     """Rule 5: an acknowledgement of something that may yet fail would lose it silently."""
     state = ProducerState("t-0")
-    state.reserve(header(0, 0))
-    assert code_of(state, header(1, 0)) == ErrorCode.REQUEST_TIMED_OUT
-    state.update(header(0, 0))
-    assert state.check(header(1, 0), 1) == Duplicate(0, 0, 1000)
+    append(state, header(40, 0))
+    state.reserve(header(41, 1, 3))
+    assert code_of(state, header(44, 1, 3)) == ErrorCode.REQUEST_TIMED_OUT
+    assert state.check(header(44, 0), 44) == Duplicate(40, 40, 1000)
+    state.update(header(41, 1, 3))
+    assert state.check(header(44, 1, 3), 44) == Duplicate(41, 43, 1000)
 
 
 def test_a_new_epoch_in_flight_fences_the_old_one() -> None:
@@ -175,38 +199,61 @@ def test_a_new_epoch_in_flight_fences_the_old_one() -> None:
     assert code_of(state, header(2, 1)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+def entries(state: ProducerState) -> list[bytes]:
+    """A snapshot's entries, in order of their producers."""
+    snapshot = state.snapshot()
+    return sorted(snapshot[at : at + 46] for at in range(10, len(snapshot), 46))
+
+
 def test_batches_in_flight_show_as_if_they_were_in_the_log() -> None:
-    """Rule 4 against a model that does every step at once, in random orders."""
-    for seed in range(60):
+    """Rule 4 against a model that does every step at once: what may come, what a snapshot holds."""
+    for seed in range(150):
         dice = random.Random(seed)
         state, model = ProducerState("t-0"), ProducerState("t-0")
-        in_flight: list[BatchHeader] = []
-        committed: list[BatchHeader] = []
+        in_flight: list[tuple[BatchHeader, EndTxn | None]] = []
+        committed: list[tuple[BatchHeader, EndTxn | None]] = []
         end = 0
-        for _ in range(120):
+        for _ in range(80):
             action = dice.random()
             if action < 0.55:
-                batch = header(
-                    end, dice.randrange(4), dice.randrange(1, 3), producer_id=dice.randrange(3), epoch=dice.randrange(2)
-                )
-                assert outcome(state, batch, in_flight) == outcome(model, batch, []), f"seed {seed}"
-                if outcome(model, batch, []) is None:
+                batch, marker = next_batch(dice, model, end)
+                asked = outcome(model, batch, []) if marker is None else None
+                if marker is None:
+                    assert outcome(state, batch, [flying for flying, _ in in_flight]) == asked, f"seed {seed}"
+                if asked is None:
                     end += batch.record_count
-                    state.reserve(batch)
-                    model.update(batch)
-                    in_flight.append(batch)
+                    state.reserve(batch, marker)
+                    model.update(batch, marker)
+                    in_flight.append((batch, marker))
             elif action < 0.9 and in_flight:
                 committed.append(in_flight.pop(0))
-                state.update(committed[-1])
+                state.update(*committed[-1])
             elif in_flight:
-                cut = dice.choice(in_flight).base_offset
-                state.abandon(cut)
-                in_flight = [batch for batch in in_flight if batch.base_offset < cut]
-                end = cut
+                end = dice.choice(in_flight)[0].base_offset
+                state.abandon(end)
+                in_flight = [each for each in in_flight if each[0].base_offset < end]
                 model = ProducerState("t-0")
-                for batch in (*committed, *in_flight):
-                    model.update(batch)
-            assert state.snapshot()[10:] == model.snapshot()[10:] or in_flight, f"seed {seed}"
+                for each in (*committed, *in_flight):
+                    model.update(*each)
+            assert entries(state) == entries(model), f"seed {seed}"
+
+
+def next_batch(dice: random.Random, model: ProducerState, end: int) -> tuple[BatchHeader, EndTxn | None]:
+    """Mostly what may come next, of one of three producers; sometimes a marker."""
+    producer_id, count = dice.randrange(3), dice.randrange(1, 3)
+    known = model.producers.get(producer_id)
+    if known is None:
+        return header(end, 0, count, producer_id=producer_id), None
+    kind = dice.random()
+    if kind < 0.15:
+        return marker_at(end, producer_id=producer_id, epoch=known.epoch + dice.randrange(2)), COMMIT
+    if kind < 0.7:
+        transactional = TRANSACTIONAL_BIT if known.txn_first_offset >= 0 or dice.random() < 0.3 else 0
+        following = known.last_sequence + 1
+        return header(end, following, count, producer_id=producer_id, epoch=known.epoch, attributes=transactional), None
+    return header(
+        end, dice.randrange(6), count, producer_id=producer_id, epoch=known.epoch + dice.randrange(-1, 2)
+    ), None
 
 
 def outcome(state: ProducerState, batch: BatchHeader, in_flight: list[BatchHeader]) -> object:
@@ -253,6 +300,21 @@ def test_the_oldest_open_transaction_holds_everything_back() -> None:
     assert held_back(state) == (None, None)
 
 
+def test_a_transaction_may_begin_at_offset_0() -> None:
+    """And so does the first one in every partition."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, producer_id=0, attributes=TRANSACTIONAL_BIT))
+    append(state, header(1, 1, producer_id=0, attributes=TRANSACTIONAL_BIT))
+    assert held_back(state) == (0, 0)
+    assert state.expire(DAY_MS * 9) == 0
+    again = ProducerState("t-0")
+    again.restore(state.snapshot(), DAY_MS * 9)
+    assert held_back(again) == (0, 0)
+    done = state.update(marker_at(2, producer_id=0), COMMIT)
+    assert done == CompletedTransaction(0, 0, 2, is_aborted=False, last_stable_offset=3)
+    assert held_back(state) == (None, 0)
+
+
 def test_a_marker_without_a_transaction_ends_nothing() -> None:
     """A transaction may have no record in this partition."""
     state = ProducerState("t-0")
@@ -291,6 +353,7 @@ def test_old_producers_and_old_coordinators_may_not_write_markers() -> None:
     with pytest.raises(KafkaError) as caught:
         state.check_marker(marker_at(2, epoch=5), COMMIT._replace(coordinator_epoch=2), 2)
     assert caught.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    state.check_marker(marker_at(2, epoch=5), COMMIT, 2)
 
 
 def test_records_outside_an_open_transaction_are_refused() -> None:
@@ -305,7 +368,7 @@ def test_records_outside_an_open_transaction_are_refused() -> None:
 def test_a_marker_is_read_from_its_batch() -> None:
     """Type and coordinator epoch stand in the record, the producer in the header."""
     data = end_txn_marker(
-        ControlType.ABORT, producer_id=5, producer_epoch=2, coordinator_epoch=9, timestamp_ms=77, base_offset=3
+        ControlType.ABORT, producer_id=0, producer_epoch=2, coordinator_epoch=9, timestamp_ms=77, base_offset=3
     )
     assert end_txn_of(data, 0, parse_header(data)) == EndTxn(is_commit=False, coordinator_epoch=9, timestamp_ms=77)
     kraft = control_batch([(ControlType.LEADER_CHANGE, b"")], base_offset=0, timestamp_ms=1, leader_epoch=1)
@@ -321,6 +384,24 @@ def test_a_marker_whose_record_was_compacted_away_changes_nothing() -> None:
     append(state, header(0, 0, attributes=TRANSACTIONAL_BIT))
     assert state.update(marker_at(1), None) is None
     assert state.first_undecided_offset == 0
+    assert len(state.producers[7].batches) == 1
+
+
+def test_clearing_leaves_nothing_behind() -> None:
+    """A log that is truncated starts from a snapshot, and what was in flight or open before is gone."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, attributes=TRANSACTIONAL_BIT))
+    append(state, marker_at(1), COMMIT)
+    append(state, header(2, 0, producer_id=8, attributes=TRANSACTIONAL_BIT))
+    state.reserve(header(3, 0, producer_id=9))
+    assert state.check(header(4, 1, producer_id=9), 4) is None
+    state.clear()
+    assert held_back(state) == (None, None)
+    assert state.snapshot() == ProducerState("t-0").snapshot()
+    assert state.check(header(0, 5, producer_id=9), 0) is None
+    append(state, header(0, 0, producer_id=8))
+    state.restore(ProducerState("t-0").snapshot(), 0)
+    assert not state.producers
 
 
 # ---- life ------------------------------------------------------------------------------------------------
@@ -348,9 +429,22 @@ def test_a_snapshot_brings_back_the_last_batch_and_the_open_transaction() -> Non
     again.restore(state.snapshot(), 1000)
     assert again.snapshot() == state.snapshot()
     assert again.check(header(7, 1, 4, producer_id=1), 7) == Duplicate(1, 4, 1000)
+    assert again.check(header(7, 0, producer_id=2, attributes=TRANSACTIONAL_BIT), 7) == Duplicate(5, 5, 1000)
     assert code_of(again, header(7, 0, producer_id=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert again.first_undecided_offset == 5
     assert again.producers[3].coordinator_epoch == 3
+
+
+def test_a_snapshot_may_hold_nobody_and_somebody_at_offset_0() -> None:
+    """The ends of the format: no entries, and a last offset of 0."""
+    nobody = ProducerState("t-0")
+    assert nobody.snapshot().hex() == "000148674bc700000000"
+    nobody.restore(nobody.snapshot(), 0)
+    state = ProducerState("t-0")
+    append(state, header(0, 0))
+    again = ProducerState("t-0")
+    again.restore(state.snapshot(), 1000)
+    assert again.check(header(1, 0), 1) == Duplicate(0, 0, 1000)
 
 
 def test_a_snapshot_holds_what_is_on_its_way() -> None:

@@ -59,7 +59,7 @@ BANS = (
     Ban(
         "time.sleep",
         (*FLOORS, "tests"),
-        "wait for the event itself: a join, a poll with a deadline, the ready line, run_due() of a fake clock",
+        "wait for the event itself: a join, the ready line, run_due() of a fake clock; else until() of tests.support.waiting",
         ("tests/support/", "tests/benchmark/"),
     ),
     Ban("print", (*FLOORS, "barnabas"), "use the module's logger in the daemon, rich's console in the face", ()),

@@ -261,6 +261,9 @@ class Server:
 
     def _serve(self) -> None:
         """The metadata are published and the partitions ready: answer clients."""
+        strays = self._replicas.set_strays_aside()
+        if strays:
+            _log.warning("set aside what belongs to no topic of this cluster: %s", ", ".join(strays))
         for listener in self.listeners:
             listener.start()
         self._housekeeping.start(self.listeners)

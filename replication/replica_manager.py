@@ -146,14 +146,15 @@ class ReplicaManager:
         except StorageError as error:
             self.directory_failed(partition.log.directory, error)
 
-    def set_strays_aside(self) -> None:
-        """After the first `apply`: logs on disk that the image gives no place here, of topics deleted meanwhile."""
-        for key, log in list(self._log_manager.logs.items()):
-            if key not in self.partitions:
-                try:
-                    self._log_manager.set_aside(log)
-                except StorageError as error:
-                    self.directory_failed(log.directory, error)
+    def set_strays_aside(self) -> list[str]:
+        """After the first `apply`: put away logs of topics that were deleted meanwhile, and name them."""
+        strays = [log for key, log in self._log_manager.logs.items() if key not in self.partitions]
+        for log in strays:
+            try:
+                self._log_manager.set_aside(log)
+            except StorageError as error:
+                self.directory_failed(log.directory, error)
+        return [log.name for log in strays]
 
     def config_of(self, topic: str) -> LogConfig:
         """What the logs of a topic obey now."""

@@ -92,6 +92,23 @@ def test_partition_moved_away_is_given_up(world):
     assert refusal(world, "t") == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_log_of_a_topic_that_is_gone_is_set_aside_at_the_start(tmp_path):
+    """Rule 1: a crash between the deletion and the renaming leaves one behind."""
+    world = World(tmp_path)
+    world.create("t")
+    world.create("u", partitions=2)
+    world.load("t")
+    world.log_manager.shutdown()
+    again = World(tmp_path)
+    again.create("t")
+    assert sorted(again.replicas.set_strays_aside()) == ["u-0", "u-1"]
+    assert again.replicas.set_strays_aside() == []
+    kept = sorted(path.name for path in (tmp_path / "logs-0").iterdir() if path.is_dir())
+    assert kept[0] == "t-0"
+    assert [name.endswith("-stray") for name in kept] == [False, True, True]
+    assert size_of_read(again) == len(batch())
+
+
 def test_leadership_is_news(world):
     """Seam 12: whoever wants to know is told about every change of role or epoch, once."""
     news = []

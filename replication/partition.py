@@ -63,13 +63,10 @@ def end_key(topic: str, index: int) -> tuple[str, int, str]:
 class FetchPosition:
     """From where a reader reads on, and what it believes of the leader."""
 
-    __slots__ = ("last_fetched_epoch", "leader_epoch", "max_bytes", "offset")
+    __slots__ = ("last_fetched_epoch", "leader_epoch", "offset")
 
-    def __init__(
-        self, offset: int, max_bytes: int, leader_epoch: int = NO_EPOCH, last_fetched_epoch: int = NO_EPOCH
-    ) -> None:
+    def __init__(self, offset: int, leader_epoch: int = NO_EPOCH, last_fetched_epoch: int = NO_EPOCH) -> None:
         self.offset = offset
-        self.max_bytes = max_bytes
         self.leader_epoch = leader_epoch
         self.last_fetched_epoch = last_fetched_epoch
 

@@ -42,7 +42,7 @@ class FetchedPartition(FetchPosition):
     """One partition of a fetch: what is asked of it and what its reader was told."""
 
     __slots__ = (
-        "index", "log_start_offset", "told_high_watermark", "told_log_start_offset", "topic", "topic_id", "watched",
+        "index", "max_bytes", "told_high_watermark", "told_log_start_offset", "topic", "topic_id", "watched",
         "watchlist",
     )  # fmt: skip
 
@@ -62,7 +62,6 @@ class FetchedPartition(FetchPosition):
         self.max_bytes = asked.partition_max_bytes
         self.leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
-        self.log_start_offset = asked.log_start_offset
 
     def moved(self, key: Key) -> None:
         """The partition moved: look again, and have a parked request look if this is what it waits for."""

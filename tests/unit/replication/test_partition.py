@@ -124,7 +124,7 @@ class Rig:
         self.partition.own_end_moved()
 
     def fetch(self, replica, offset, mono_ms=0, epoch=0, broker_epoch=-1):
-        position = FetchPosition(offset, 1000, epoch)
+        position = FetchPosition(offset, epoch)
         reader = Reader(replica, Isolation.LOG_END, broker_epoch=broker_epoch)
         self.partition.update_follower(reader, position, self.log.log_end_offset, mono_ms, LAG_MS)
 
@@ -385,7 +385,7 @@ def test_leading_does_not_open_a_log_that_nobody_uses(use):
     assert partition.high_watermark == 5
     if use == "read":
         reader = Reader(-1, Isolation.HIGH_WATERMARK)
-        partition.read(FetchPosition(0, 100), 100, reader, min_one_batch=True)
+        partition.read(FetchPosition(0), 100, reader, min_one_batch=True)
     elif use == "append":
         partition.prepare(1, ACKS_ALL, 0, Origin.CLIENT)
     else:
@@ -417,7 +417,7 @@ def test_reader_with_another_epoch_is_refused(believed, code):
     """F6."""
     rig = Rig(epoch=5)
     read = lambda: rig.partition.read(  # noqa: E731
-        FetchPosition(0, 100, believed), 100, Reader(-1, Isolation.HIGH_WATERMARK), min_one_batch=True
+        FetchPosition(0, believed), 100, Reader(-1, Isolation.HIGH_WATERMARK), min_one_batch=True
     )
     if code is None:
         assert read().isolation == Isolation.HIGH_WATERMARK
@@ -431,7 +431,7 @@ def test_follower_replica_serves_only_those_who_may_read_it():
     """F6, F1: NOT_LEADER_OR_FOLLOWER, unless the reader does not insist on the leader."""
     rig = Rig()
     rig.partition.follow(state(leader=2, epoch=1))
-    position = FetchPosition(0, 100)
+    position = FetchPosition(0)
     with pytest.raises(KafkaError) as caught:
         rig.partition.read(position, 100, Reader(-1, Isolation.HIGH_WATERMARK), min_one_batch=True)
     assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -447,7 +447,7 @@ def test_reader_whose_log_is_another_one_is_told_where_they_part():
     reader = Reader(2, Isolation.LOG_END)
 
     def read(offset, last_fetched_epoch):
-        rig.partition.read(FetchPosition(offset, 100, 4, last_fetched_epoch), 100, reader, min_one_batch=True)
+        rig.partition.read(FetchPosition(offset, 4, last_fetched_epoch), 100, reader, min_one_batch=True)
 
     read(10, 1)
     read(12, 4)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from protocol.primitives import uvarint
-from protocol.schema import Field, Message, Wire, fields_of
+from protocol.schema import Field, Message, Wire, blank, fields_of
 from protocol.source import Source, default_text, is_flexible
 
 _MAX_STRING_LENGTH = 32_767
@@ -148,7 +148,7 @@ class _EncoderSource(Source):
             for field in fields:
                 claim = _differs(field, f"m.{field.name}")
                 if field.wire.kind == "struct" and field.wire.message is not None:
-                    plain = self.constant(field.wire.message, "D", partial(_plain, field.wire.message))
+                    plain = self.constant(field.wire.message, "D", partial(blank, field.wire.message))
                     claim += f" and m.{field.name} != {plain}"
                 with self.block(f"if {claim}:"):
                     self.line("o = bytearray()")
@@ -294,13 +294,3 @@ def _differs(field: Field, source: str) -> str:
     if field.default in ((), "", False, 0):
         return source if field.wire.kind != "array" or not field.wire.is_nullable else f"{source} is None or {source}"
     return f"{source} != {default_text(field)}"
-
-
-def _plain(cls: type[Message]) -> Message:
-    """A struct with nothing but defaults, zeros where a field has none."""
-    values: dict[str, Any] = {}
-    for field in fields_of(cls):
-        if not field.has_default:
-            inner = field.wire.message
-            values[field.name] = _plain(inner) if inner and not field.wire.is_nullable else field.default
-    return cls(**values)

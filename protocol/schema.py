@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
 
 from protocol.primitives import ZERO_UUID
 
@@ -45,6 +45,8 @@ __all__ = [
     "UInt16",
     "Until",
     "Uuid",
+    "blank",
+    "carries",
     "fields_of",
 ]
 
@@ -295,6 +297,24 @@ def fields_of(cls: type[Message]) -> tuple[Field, ...]:
             for name, annotation in cls.__annotations__.items()
         )
     return fields
+
+
+M = TypeVar("M", bound=Message)
+
+
+def blank(cls: type[M]) -> M:
+    """A message of defaults alone; a field that must be given is zero, empty, or a blank struct."""
+    values: dict[str, Any] = {}
+    for field in fields_of(cls):
+        if not field.has_default:
+            inner = field.wire.message
+            values[field.name] = blank(inner) if inner and not field.wire.is_nullable else field.default
+    return cls(**values)
+
+
+def carries(cls: type[Message], name: str, version: int) -> bool:
+    """Has this version of a message a field of this name?"""
+    return any(field.name == name and field.is_in(version) for field in fields_of(cls))
 
 
 def _compile_init(cls: type[Message]) -> None:

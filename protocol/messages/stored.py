@@ -5,7 +5,7 @@ FORMAT   metadata record     null key; value: uvarint frame version (1), uvarint
          control record      key: i16 version (0), i16 type; value: message. Its value repeats a version inside
                              (`version`), which is the version the message is written in
 RULES    1. Nothing may follow a metadata record; a type that is not known here stops the reading.
-NOT HERE Batches (`protocol/records.py`), what the records mean (`replication/`, `broker/coordinators/`).
+NOT HERE The bytes around them (`replication/metadata_records.py`, `broker/coordinators/`, `protocol/records.py`).
 """
 
 from __future__ import annotations

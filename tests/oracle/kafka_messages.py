@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 from protocol.api import APIS
 from protocol.messages.headers import RequestHeader, ResponseHeader
-from protocol.record_values import GROUP_RECORDS, METADATA_RECORDS
 from protocol.schema import Message
+from replication.metadata_records import RECORD_TYPES
 from tests.support.kafka import tool_command
 
-_GROUP_MESSAGES = {message for pair in GROUP_RECORDS.values() for message in pair}
 _REQUESTS_AND_ANSWERS = {message for api in APIS.values() for message in api} | {RequestHeader, ResponseHeader}
 
 
@@ -77,9 +76,9 @@ def kafka_messages() -> KafkaMessages:
 
 def java_name(cls: type[Message]) -> str:
     """Where Kafka has the class of a message."""
-    if cls in METADATA_RECORDS.values():
+    if cls in RECORD_TYPES.values():
         return f"org.apache.kafka.common.metadata.{cls.__name__}"
-    if cls in _GROUP_MESSAGES:
+    if cls.__module__.endswith(".stored") and cls.API_KEY >= 0:
         return f"org.apache.kafka.coordinator.group.generated.{cls.__name__}"
     suffix = "Data" if cls in _REQUESTS_AND_ANSWERS else ""
     return f"org.apache.kafka.common.message.{cls.__name__}{suffix}"

@@ -19,6 +19,8 @@ from protocol.schema import (
     Since,
     Tag,
     Until,
+    blank,
+    carries,
     fields_of,
 )
 
@@ -40,6 +42,13 @@ class Bag(Message, api_key=7, versions=(1, 4), flexible=3):
     old: Annotated[Int32, Until(1)] = -1
     first: Annotated[Pebble | None, Since(3), Tag(0)] = None
     one: Pebble | None = None
+
+
+class Pouch(Message, versions=(0, 0)):
+    """A message that must be given everything."""
+
+    pebble: Pebble
+    label: str | None
 
 
 def test_a_class_knows_its_key_and_versions() -> None:
@@ -131,6 +140,19 @@ def test_a_tagged_struct_equal_to_its_defaults_is_not_written() -> None:
     """As Kafka: tagged fields with their default stay out."""
     for first in (None, Pebble(weight=0)):
         assert encode(Bag(owner="me", first=first), 3) == b"\3me\3\1\1\5grey\xff\0"
+
+
+def test_a_blank_message_has_defaults_and_zeros() -> None:
+    """For an answer that only says what went wrong."""
+    assert blank(Bag) == Bag(owner="")
+    assert blank(Pebble) == Pebble(weight=0)
+    assert blank(Pouch) == Pouch(pebble=Pebble(weight=0), label=None)
+
+
+def test_a_class_tells_which_version_carries_a_field() -> None:
+    """The error code of a whole answer is not in every version."""
+    assert [carries(Bag, "old", version) for version in (1, 2)] == [True, False]
+    assert not carries(Bag, "new", 1)
 
 
 def test_importing_the_messages_compiles_nothing() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from broker.handlers.router import Handler, Pending, RequestContext, Router
 from broker.network.exchange import CloseConnection, ConnectionInfo
@@ -23,7 +23,7 @@ from protocol.errors import ErrorCode, MalformedRequest
 from protocol.framing import Part, frame_response, parse_request_header
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import ApiVersionsRequest
-from protocol.schema import Message
+from protocol.schema import Message, blank, carries
 
 _log = logging.getLogger("barnabas.dispatch")
 
@@ -133,11 +133,11 @@ class Dispatcher:
         self.handler_faults += 1
         name = ApiKey(context.api_key).name
         _log.exception("fault while answering %s version %d", name, context.api_version)
-        answer = entry.response_class()
-        if not hasattr(answer, "error_code"):
+        if not carries(entry.response_class, "error_code", context.api_version):
             raise CloseConnection(f"a fault while answering {name}; the trace is in the log") from None
+        answer: Any = blank(entry.response_class)
         answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
-        return answer
+        return answer  # type: ignore[no-any-return]
 
 
 def _skip_tagged_fields(frame: bytearray, position: int) -> int:

@@ -67,7 +67,7 @@ class FrameReader:
         return self._cut(self._prefix + scratch[:count] if self._prefix else scratch[:count])
 
     def _cut(self, data: bytes | bytearray) -> list[bytearray]:
-        frames = []
+        frames: list[bytearray] = []
         position, end = 0, len(data)
         self._prefix = b""
         while end - position >= _PREFIX:

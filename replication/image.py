@@ -20,6 +20,8 @@ from protocol.schema import Message
 
 METADATA_VERSION = "metadata.version"
 ELIGIBLE_LEADERS = "eligible.leader.replicas.version"
+UNASSIGNED_DIRECTORY = (1).to_bytes(16, "big")
+"""The id that stands for a directory which its broker has not named yet."""
 NO_LEADER = -1
 UNCHANGED_LEADER = -2
 _NOTHING: Mapping[str, str] = {}
@@ -374,7 +376,7 @@ class _Draft:
             directories = old.directories
         else:
             known = dict(zip(old.replicas, old.directories, strict=False))
-            directories = tuple(known.get(replica, _UNASSIGNED) for replica in replicas)
+            directories = tuple(known.get(replica, UNASSIGNED_DIRECTORY) for replica in replicas)
         is_led = record.leader != UNCHANGED_LEADER
         partitions[index] = PartitionState(
             replicas,
@@ -490,8 +492,6 @@ class _Draft:
     def nothing(self, record: Message) -> None:
         """A record that says nothing about what an image shows."""
 
-
-_UNASSIGNED = bytes(16)
 
 _HANDLERS: dict[type[Message], Callable[[_Draft, Any], None]] = {
     stored.RegisterBrokerRecord: _Draft.register_broker,

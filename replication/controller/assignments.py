@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.stored import PartitionRecord
-from protocol.primitives import ZERO_UUID
 from replication.controller.placement import Placer
-from replication.image import MetadataImage
+from replication.image import UNASSIGNED_DIRECTORY, MetadataImage
 from replication.metadata_records import Versioned
 
 
@@ -132,6 +131,6 @@ def partition_records(
 
 
 def _only_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """A broker with one log directory needs not tell us which one it takes; zero: it has yet to say."""
+    """A broker with one log directory needs not tell us which one it takes."""
     directories = image.brokers[broker_id].directories
-    return directories[0] if len(directories) == 1 else ZERO_UUID
+    return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.messages import stored
 from protocol.schema import Message
-from replication.image import Changes, Endpoint, MetadataImage, PartitionState, ResourceType
+from replication.image import UNASSIGNED_DIRECTORY, Changes, Endpoint, MetadataImage, PartitionState, ResourceType
 
 A = b"A" * 16
 B = b"B" * 16
@@ -189,7 +189,7 @@ def test_new_replicas_keep_the_directories_of_those_that_stay() -> None:
     )
     state = image.topics_by_id[A].partitions[0]
     assert state.replicas == (2, 1)
-    assert state.directories == (bytes(16), DIRECTORY)
+    assert state.directories == (UNASSIGNED_DIRECTORY, DIRECTORY)
     assert state.adding == (2,)
 
 

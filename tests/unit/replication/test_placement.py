@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.primitives import ZERO_UUID
+from protocol.primitives import uuid_text
 from replication.controller.assignments import all_by_hand, by_hand, partition_records, placed
 from replication.controller.placement import Placer
 from replication.image import BrokerImage, MetadataImage
@@ -118,8 +118,10 @@ def test_somebody_chosen_by_hand_must_be_active() -> None:
 
 
 def test_a_broker_with_several_directories_chooses_itself() -> None:
-    """Zero stands for "not yet said"; an only directory is named at once."""
+    """DirectoryId.UNASSIGNED stands for "not yet said"; an only directory is named at once."""
     image = image_of(broker(1), broker(2, directories=2))
     ((record, _),) = partition_records(image, b"T" * 16, [by_hand(image, 0, [2, 1], None)])
-    assert record.directories == [ZERO_UUID, bytes([1, 1]) * 8]  # type: ignore[attr-defined]
+    unassigned, named = record.directories  # type: ignore[attr-defined]
+    assert uuid_text(unassigned) == "AAAAAAAAAAAAAAAAAAAAAQ"
+    assert named == bytes([1, 1]) * 8
     assert record.leader == 2  # type: ignore[attr-defined]

@@ -241,6 +241,9 @@ class ClassicGroup:
             member.deadline.cancel()
         del self.members[member.member_id]
         self.members[member_id] = new
+        if member.member_id in self.pending_syncs:
+            self.pending_syncs.remove(member.member_id)
+            self.pending_syncs.add(member_id)
         if self.leader_id == member.member_id:
             self.leader_id = member_id
         self.static_members[member.instance_id] = member_id

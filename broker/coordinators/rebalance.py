@@ -286,7 +286,8 @@ class Rebalancer:
         elif group.leader_id == member.member_id:
             response.members = members_of(group)
             response.skip_assignment = True
-        group.answer_join(member, response)
+        if group.answer_join(member, response):
+            self.sessions.start(group, member, member.session_timeout_ms)
 
     # ---- the course of a rebalance
 
@@ -481,8 +482,10 @@ class Rebalancer:
         return NOTHING
 
     def _drop(self, group: ClassicGroup, member: Member) -> None:
-        # A new member may still wait in JoinGroup; it shall try again if it lives.
+        # It may wait for an answer: a new member in JoinGroup, or one that an administrator removes in SyncGroup (whom
+        # Apache Kafka leaves waiting). It shall join anew if it lives.
         group.answer_join(member, refused_join(NO_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID))
+        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
     def _after_leaving(self, group: ClassicGroup, what: str) -> Decision:

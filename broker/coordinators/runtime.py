@@ -335,9 +335,14 @@ class CoordinatorRuntime(Generic[M]):
         if shard is not None:
             if shard.epoch >= epoch:
                 return
-            shard.leave()
-        shard = self.shards[partition] = Shard(self, partition, epoch)
-        shard.start()
+            self.resigned(partition)
+        try:
+            shard = Shard(self, partition, epoch)
+            shard.start()
+        except (KafkaError, StorageError) as error:
+            _log.error("%s-%d cannot be coordinated: %s", self.topic, partition, error)
+            return
+        self.shards[partition] = shard
 
     def resigned(self, partition: int) -> None:
         """The partition is not led here any more."""

@@ -290,7 +290,7 @@ class CoordinationHandlers:
             partitions = known.partitions
             missing = [one for one in topic.partitions if one.partition_index not in partitions]
             if not missing:
-                return True
+                return bool(topic.partitions)  # a topic without partitions is not even answered
             topic.partitions = [one for one in topic.partitions if one.partition_index in partitions]
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:

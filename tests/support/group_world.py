@@ -240,6 +240,8 @@ class LocalWorld:
     def restart(self) -> None:
         """Stop the broker and start it again: the logs stay, all else is read back."""
         self.runtime.close()
+        for log in self.logs:
+            log.held.clear()
         self.answers.clear()
         self.waiting.clear()
         self._epoch += 1

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from protocol.primitives import uuid_from_text, uuid_text
+from protocol.primitives import ZERO_UUID, uuid_from_text, uuid_text
 from storage.disk import Disk, StorageError
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
@@ -65,11 +65,13 @@ def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sy
 
 
 def read_topic_id(disk: Disk, path: str) -> bytes | None:
-    """The topic's id in a partition's metadata file; None when there is no such file, or power was lost over it."""
-    lines = _lines(disk, path) if disk.exists(path) else []
-    if not lines:
+    """The topic's id in a partition's metadata file; None when there is no file, or one that power was lost over."""
+    if not disk.exists(path):
         return None
-    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+    text = disk.read(path)
+    if len(text) < len(partition_metadata(ZERO_UUID)):
+        return None
+    fields = dict(line.split(": ", 1) for line in text.decode("utf-8", "replace").splitlines() if ": " in line)
     if fields.get("version") != _VERSION:
         raise CorruptCheckpoint(path, f"its version is {fields.get('version')!r}, not 0")
     try:

@@ -72,16 +72,6 @@ class LeaderEpochs:
         slot = bisect_right(self._offsets, offset) - 1
         return self._epochs[slot] if slot >= 0 else UNDEFINED
 
-    def previous(self, epoch: int) -> int:
-        """The last epoch before `epoch`; -1 when there is none."""
-        slot = bisect_left(self._epochs, epoch) - 1
-        return self._epochs[slot] if slot >= 0 else UNDEFINED
-
-    def start_of(self, epoch: int) -> int | None:
-        """Where an epoch began."""
-        slot = bisect_left(self._epochs, epoch)
-        return self._offsets[slot] if slot < len(self._epochs) and self._epochs[slot] == epoch else None
-
     def truncate(self, end_offset: int) -> None:
         """Forget the epochs that began at or behind the log's new end."""
         keep = bisect_left(self._offsets, end_offset)

@@ -56,7 +56,8 @@ def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
     """
     locks: list[Lock] = []
     try:
-        locks += [disk.lock(f"{directory}/{LOCK}") for directory in directories]
+        for directory in directories:
+            locks.append(disk.lock(f"{directory}/{LOCK}"))  # noqa: PERF401  # those taken are let go of below
     except StorageError:
         for lock in locks:
             lock.release()

@@ -10,6 +10,7 @@ RULES    1. Every change of a file's bytes or size since its last sync is rememb
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from random import Random
 
 from storage.disk import Buffer, Disk, File
@@ -69,6 +70,15 @@ class CrashingDisk(Disk):
             inode = os.stat(target).st_ino
             if inode in self._journals:
                 self._journals[inode] = (target, self._journals[inode][1])
+
+    def forget_changes(self) -> None:
+        """Everything is durable: the whole file system was synced."""
+        self._journals.clear()
+
+    def sync_all(self, path: str, write_out: Callable[[], None]) -> None:
+        """Sync the whole file system."""
+        super().sync_all(path, write_out)
+        self.forget_changes()
 
     def crash(self, dice: Random) -> None:
         """Lose the power (rules 2 and 3)."""

@@ -1,0 +1,142 @@
+"""Logs for tests: batches as clients send them, a log on either engine, what a reader of it gets.
+
+NOT HERE Batches with offsets, for engines (`tests/support/segments.py`); broken ones (`tests/support/batches.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from protocol.compression import Compression
+from protocol.records import BatchBuilder, ControlType, Record, end_txn_marker, headers, records
+from storage.disk import Disk
+from storage.engine import EngineFactory
+from storage.log import Checkpoint, Isolation, Log
+from storage.log_config import LogConfig
+from storage.segments.segment_engine import SegmentEngine
+from tests.support.scattered_engine import Store
+
+NOW_MS = 1_700_000_000_000
+TOPIC_ID = bytes(range(16))
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=150, file_delete_delay_ms=1000)
+EVERYTHING = 1 << 30
+
+
+class Idempotent(NamedTuple):
+    """Who produces, and where it is."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    transactional: bool = False
+
+
+def produced(
+    *values: bytes | str,
+    timestamp_ms: int = NOW_MS,
+    producer: Idempotent | None = None,
+    compression: Compression = Compression.NONE,
+    step_ms: int = 0,
+) -> bytearray:
+    """One batch as a client sends it."""
+    who = producer or Idempotent(-1, -1, -1)
+    builder = BatchBuilder(
+        compression=compression,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        base_sequence=who.sequence,
+        transactional=who.transactional,
+    )
+    for index, value in enumerate(values):
+        builder.append(timestamp_ms + index * step_ms, None, value.encode() if isinstance(value, str) else value)
+    return builder.build()
+
+
+def marker(kind: ControlType, producer_id: int, epoch: int, coordinator_epoch: int = 0) -> bytearray:
+    """The end of a transaction."""
+    return end_txn_marker(
+        kind,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        coordinator_epoch=coordinator_epoch,
+        timestamp_ms=NOW_MS,
+    )
+
+
+Engines = Callable[[Disk, Path], EngineFactory]
+
+
+def segments(disk: Disk, root: Path) -> EngineFactory:
+    """Kafka's engine."""
+    del root
+    return lambda directory, config: SegmentEngine(disk, directory, config)
+
+
+def scattered(disk: Disk, root: Path) -> EngineFactory:
+    """The engine of the tests, as a new process sees it."""
+    return Store(disk, str(root / "scattered")).engine
+
+
+def log_at(
+    root: Path,
+    *,
+    engines: Engines = segments,
+    disk: Disk | None = None,
+    config: LogConfig = SMALL,
+    is_clean: bool = True,
+    known: Checkpoint | None = None,
+    topic: str = "t",
+) -> Log:
+    """The log of partition 0 of a topic, as a new process sees it."""
+    (root / f"{topic}-0").mkdir(exist_ok=True)
+    disk = disk or Disk()
+    return Log(
+        disk,
+        engines(disk, root),
+        str(root),
+        topic,
+        0,
+        config,
+        known=known or Checkpoint(),
+        is_clean=is_clean,
+        topic_id=TOPIC_ID,
+    )
+
+
+def append(log: Log, *values: bytes | str, epoch: int = 0, **options: object) -> int:
+    """Append one batch; its base offset."""
+    data = produced(*values, **options)  # type: ignore[arg-type]
+    return log.append(data, leader_epoch=epoch, wall_ms=NOW_MS).base_offset
+
+
+def bytes_of(log: Log, offset: int | None = None, isolation: Isolation = Isolation.LOG_END) -> bytes:
+    """All that a reader gets, over as many reads as that takes."""
+    at = log.log_start_offset if offset is None else offset
+    found = b""
+    while True:
+        info = log.read(at, EVERYTHING, isolation)
+        data = b"".join(os.pread(r.file.fileno(), r.length, r.position) for r in info.regions)
+        assert len(data) == info.size
+        if not data:
+            return found
+        found += data
+        at = headers(data)[-1][1].next_offset
+
+
+def records_of(log: Log, offset: int | None = None, isolation: Isolation = Isolation.LOG_END) -> list[Record]:
+    """The same, record by record, control records left out."""
+    data = bytes_of(log, offset, isolation)
+    return [
+        record
+        for position, header in headers(data)
+        if not header.is_control
+        for record in records(data, position, header, max_bytes=EVERYTHING)
+    ]
+
+
+def values_of(log: Log, offset: int | None = None, isolation: Isolation = Isolation.LOG_END) -> list[tuple[int, str]]:
+    """Offset and value of every record."""
+    return [(record.offset, (record.value or b"").decode()) for record in records_of(log, offset, isolation)]

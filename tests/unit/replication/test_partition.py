@@ -373,7 +373,7 @@ class UnopenedLog(NumbersLog):
         self.epochs.append((epoch, self._end))
 
 
-@pytest.mark.parametrize("use", ["read", "append", "find_offset"])
+@pytest.mark.parametrize("use", ["read", "append", "find_offset", "end_offset_for_epoch"])
 def test_leading_does_not_open_a_log_that_nobody_uses(use):
     """Rule 6 (D11): the first use of any kind settles the high watermark."""
     log = UnopenedLog(end=7)
@@ -388,8 +388,10 @@ def test_leading_does_not_open_a_log_that_nobody_uses(use):
         partition.read(FetchPosition(0), 100, reader, min_one_batch=True)
     elif use == "append":
         partition.prepare(1, ACKS_ALL, 0, Origin.CLIENT)
-    else:
+    elif use == "find_offset":
         assert partition.find_offset(LATEST, Isolation.HIGH_WATERMARK, -1, leader_only=True).offset == 7
+    else:
+        assert partition.end_offset_for_epoch(0, -1) == (0, 7)
     assert log.is_open
     assert partition.high_watermark == 7
 
@@ -564,6 +566,18 @@ def test_follower_one_fetch_behind_a_steady_load_stays():
         rig.append(10)
         rig.fetch(2, turn * 10, mono_ms=turn * 1000)
     assert rig.partition.isr_without_laggards(100_000, LAG_MS) is None
+
+
+def test_follower_of_a_log_that_nobody_uses_is_dropped_too():
+    """Rule 6 and 7: looking for laggards settles what has to be known."""
+    log = UnopenedLog(end=7)
+    log.is_open = False
+    partition = Partition(log, SELF, lambda key: None, lambda partition: None)
+    partition.lead(state(replicas=(1, 2)), 0)
+    assert partition.isr_without_laggards(LAG_MS + 1, LAG_MS) == (1,)
+    assert partition.epoch_start_offset == 7
+    partition.follow(state(leader=2, epoch=1, replicas=(1, 2)))
+    assert partition.isr_without_laggards(LAG_MS + 1, LAG_MS) is None
 
 
 def test_idle_follower_at_the_end_stays_though_it_does_not_fetch():

@@ -373,6 +373,51 @@ def test_failed_directory_stays_so_when_the_image_changes(tmp_path, outcomes):
     assert refusal(world) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_directory_that_failed_while_it_was_looked_after_is_followed(tmp_path, outcomes):
+    """Rule 4: the log manager takes directories offline too; who waits is told, once."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    failed = []
+    world.replicas.on_directory_failed = lambda directory, error: failed.append(directory)
+    world.create("t", replicas=(1, 2))
+    append(world, outcomes)
+    worker.let_write()
+    parked = world.fetch("t", offset=0, leader_epoch=0)
+    home = world.partition().log.directory
+    world.log_manager.go_offline(home, StorageError("retain", "x"))
+    for _ in range(2):
+        world.replicas.check_directories()
+        world.settle()
+    assert outcomes == [(ErrorCode.KAFKA_STORAGE_ERROR, None)]
+    assert parked.message.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert failed == [home]
+
+
+def test_log_that_cannot_be_made_is_a_storage_error_and_its_directory_offline(tmp_path):
+    """Rule 4."""
+    world = World(tmp_path, directories=2)
+    first = tmp_path / "logs-0"
+    (first / "t-0").write_bytes(b"in the way")
+    failed = []
+    world.replicas.on_directory_failed = lambda directory, error: failed.append(directory)
+    world.create("t", partitions=2)
+    assert failed == [str(first)]
+    assert refusal(world, "t", 0) == ErrorCode.KAFKA_STORAGE_ERROR
+    world.load("t", 1)
+
+
+def test_moved_log_start_is_told_to_sessions(world):
+    """Retention moves it; nobody who is parked has to be answered for that."""
+    world.load("t", batches=3)
+    session = world.fetch("t", offset=3, session=(0, 0), max_wait_ms=0).message.session_id
+    assert world.fetch_all({}, session=(session, 1), max_wait_ms=0).message.responses == []
+    world.partition().log.trim(2, world.wall_ms)
+    world.replicas.log_start_moved("t", 0)
+    world.replicas.log_start_moved("nowhere", 0)
+    (topic,) = world.fetch_all({}, session=(session, 2), max_wait_ms=0).message.responses
+    assert topic.partitions[0].log_start_offset == 2
+
+
 # ---------------------------------------------------------------- ISR
 
 

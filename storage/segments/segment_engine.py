@@ -16,6 +16,7 @@ NOT HERE One segment's files (segment.py); what may be appended (validation.py);
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,8 @@ from storage.log_config import LogConfig
 from storage.segments.indexes import NO_TIMESTAMP
 from storage.segments.layout import LOG, settle
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+
+_log = logging.getLogger("barnabas.storage")
 
 _UNKNOWN = -1
 _LENGTH = Struct(">i")
@@ -139,6 +142,8 @@ class SegmentEngine:
                 yield self._end_offset
             self._unsynced.append(segment)
             if segment.size < size or (ahead and self._is_hole(ahead[0])):
+                if ahead:
+                    _log.warning("Dropping %d segments of %s behind a loss", len(ahead), self._directory)
                 while ahead:
                     ahead.pop().unlink()
             elif ahead:

@@ -27,7 +27,11 @@ WARM_ENTRIES = WARM_BYTES // 8
 
 def offset_index(path: Path, entries: int = 0, *, disk: Disk | None = None) -> OffsetIndex:
     """An index whose entry i is (BASE + 10 i + 9, 4096 (i + 1))."""
-    index = OffsetIndex(disk or Disk(), f"{path}/i.index", BASE)
+    return extended(OffsetIndex(disk or Disk(), f"{path}/i.index", BASE), entries)
+
+
+def extended(index: OffsetIndex, entries: int) -> OffsetIndex:
+    """The same with more entries."""
     for i in range(index.entries, entries):
         index.append(BASE + 10 * i + 9, 4096 * (i + 1))
         if index.is_behind:
@@ -99,16 +103,29 @@ def test_the_offset_behind_a_position_is_found(tmp_path: Path) -> None:
     assert index.offset_at_or_after(4096 * 3000 + 1) is None
 
 
+def test_a_mapping_follows_an_index_that_grows(tmp_path: Path) -> None:
+    """What was warm when the file was mapped, and is cold now, is behind the end of that mapping."""
+    index = offset_index(tmp_path, 2000)
+    assert index.lookup(BASE + 9) == (BASE + 9, 4096)
+    index = extended(index, 6000)
+    for slot in (0, 1500, 1990, 2010, 3000, 4500):
+        assert index.lookup(BASE + 10 * slot + 12) == (BASE + 10 * slot + 9, 4096 * (slot + 1))
+
+
 @pytest.mark.parametrize("written", [True, False])
 @pytest.mark.parametrize("keep", [0, 1, 5, WARM_ENTRIES, 2990, 2999, 3000])
 def test_truncation_drops_entries_at_or_behind_the_offset(tmp_path: Path, keep: int, *, written: bool) -> None:
     """And the warm section is filled up again, the mapping closed before the file is cut (disk.py rule 5)."""
-    index = offset_index(tmp_path, 3000)
+    disk = Disk()
+    index = offset_index(tmp_path, 3000, disk=disk)
     index.lookup(BASE + 9)  # makes the mapping
+    assert disk.open_files == 1
     if written:
         index.write_out()
     index.truncate(BASE + 10 * keep + 9)
     assert index.entries == keep
+    is_cut = keep < (3000 if written else 2944)  # the rest was in memory only
+    assert disk.open_files == (0 if is_cut else 1)
     index.append(BASE + 10**6, 10**8)
     assert index.last == (BASE + 10**6, 10**8)
     assert index.lookup(BASE + 10 * keep + 9) == ((BASE + 10 * keep - 1, 4096 * keep) if keep else (BASE, 0))

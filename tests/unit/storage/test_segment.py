@@ -13,6 +13,7 @@ from storage.disk import Disk
 from storage.engine import Buffer
 from storage.segments.layout import LOG, OFFSET_INDEX, TIME_INDEX
 from storage.segments.segment import Segment
+from tests.support.batches import with_fields
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, batch, contents, infos
 
@@ -254,7 +255,7 @@ def test_truncation_leaves_what_was_before_it(tmp_path: Path, *, again: bool) ->
         segment.truncate(offset)
         kept = [(position, header) for position, header in headers(data) if header.last_offset < offset]
         cut = [header.base_offset for _, header in headers(data) if header.last_offset >= offset]
-        assert segment.size == segment.reserved == 700 * len(kept)
+        assert segment.size == segment.reserved == Path(segment.path(LOG)).stat().st_size == 700 * len(kept)
         assert segment.end_offset == min([offset, *cut])
         fresh = new_segment(directory / "fresh", data[: segment.size], interval=1000)
         assert state(segment)[2:-1] == state(fresh)[2:-1]
@@ -337,6 +338,14 @@ def test_offsets_that_go_back_end_the_log(tmp_path: Path) -> None:
     """Whole batches of an earlier life of the file behind the end of the log are not part of it."""
     segment = new_segment(tmp_path)
     segment.file.pwrite(batches(3) + batch(BASE + 1, size=500), 0)
+    torn = found_on_disk(segment)
+    assert len(recover(torn)) == 3
+
+
+def test_a_last_offset_before_the_first_ends_the_log(tmp_path: Path) -> None:
+    """The CRC is right, the header cannot be."""
+    segment = new_segment(tmp_path)
+    segment.file.pwrite(batches(3) + with_fields(batch(BASE + 3, size=500), last_offset_delta=-1), 0)
     torn = found_on_disk(segment)
     assert len(recover(torn)) == 3
 
@@ -425,6 +434,14 @@ def test_a_released_segment_holds_no_descriptor_and_works_on(tmp_path: Path) -> 
     segment.publish((info,))
     assert segment.find(BASE + 2000) == (200_000, info.size)
     assert segment.find(BASE + 3) == (300, 100)
+
+
+def test_releasing_writes_out_what_the_indexes_hold(tmp_path: Path) -> None:
+    """Entries that are only in memory are not lost."""
+    segment = new_segment(tmp_path, batches(50))
+    entries = segment.offset_index.entries
+    segment.release(forget=True)
+    assert segment.offset_index.entries == entries == Path(segment.path(OFFSET_INDEX)).stat().st_size // 8
 
 
 def test_doomed_files_have_other_names_and_can_still_be_read(tmp_path: Path) -> None:

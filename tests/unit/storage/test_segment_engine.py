@@ -153,23 +153,31 @@ def test_settings_hold_from_the_next_append_on(tmp_path: Path) -> None:
 
 def test_nothing_is_read_before_it_is_published(tmp_path: Path) -> None:
     """Contract rule 2: outstanding reservations, published in order, over a roll."""
-    engine = filled(tmp_path, 9, config=SMALL)
-    parts = [batch(9 + i, size=1000) for i in range(3)]
+    engine = filled(tmp_path, 10, config=replace(SMALL, segment_bytes=11_000))
+    parts = [batch(10 + i, timestamp_ms=NOW_MS + 10 + i, size=1000) for i in range(3)]
     reserved = [engine.reserve(len(part), infos(part), NOW_MS) for part in parts]
     assert [r.rolled for r in reserved] == [False, True, False]
     for reservation, part in reversed(list(zip(reserved, parts, strict=True))):
         engine.write(reservation, part)
-    assert engine.end_offset == 9
-    assert engine.size_bytes == 9000
-    assert engine.locate(9, 10**6, 9, min_one_batch=True).size == 0
+    assert engine.end_offset == 10
+    assert engine.size_bytes == 10_000
+    assert engine.locate(10, 10**6, 10, min_one_batch=True).size == 0
     for number, reservation in enumerate(reserved):
         engine.publish(reservation)
-        assert engine.end_offset == 10 + number
-        assert engine.locate(9 + number, 10**6, 10 + number, min_one_batch=True).size == 1000
-    assert read(engine, 9) == parts[0]
-    assert read(engine, 10) == parts[1] + parts[2]
-    engine.close()
-    assert [len(data) for name, data in contents(tmp_path).items() if name.endswith(".timeindex")] == [36, 12]
+        assert engine.end_offset == 11 + number
+        assert engine.locate(10 + number, 10**6, 11 + number, min_one_batch=True).size == 1000
+    assert read(engine, 10) == parts[0]
+    assert read(engine, 11) == parts[1] + parts[2]
+    # Finished with its last publication: entries at 3000, 6000, 9000 and the end.
+    assert len(contents(tmp_path)[f"{0:020d}.timeindex"]) == 48
+
+
+def test_a_roll_by_time_does_not_read_what_is_not_written_yet(tmp_path: Path) -> None:
+    """The first batch's time is known from its reservation."""
+    engine = opened(tmp_path, replace(SMALL, segment_ms=1000))
+    parts = [batch(i, timestamp_ms=NOW_MS + time) for i, time in enumerate((0, 1000, 1001))]
+    reserved = [engine.reserve(len(part), infos(part), NOW_MS) for part in parts]
+    assert [r.rolled for r in reserved] == [False, False, True]
 
 
 def test_abandoning_gives_up_all_that_was_reserved_later(tmp_path: Path) -> None:
@@ -182,7 +190,7 @@ def test_abandoning_gives_up_all_that_was_reserved_later(tmp_path: Path) -> None
     assert bases(engine) == [0, 10]
     engine.abandon(reserved[1])
     assert bases(engine) == [0]
-    engine.write(reserved[2], parts[2])  # the writer's thread did not know yet
+    engine.write(reserved[1], parts[1])  # the writer's thread did not know yet
     engine.publish(reserved[0])
     assert (engine.end_offset, (tmp_path / f"{0:020d}.log").stat().st_size) == (9, 9000)
     append(engine, parts[1])

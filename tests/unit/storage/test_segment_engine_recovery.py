@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,11 +167,16 @@ def test_before_recovery_older_segments_can_be_read(tmp_path: Path) -> None:
     assert engine.bytes_to_recover(10) == 15_000
     assert bytes(engine.read_batches(8, 10**6))[:1000] == batch(8, timestamp_ms=NOW_MS + 8, size=1000)
     assert bytes(engine.read_batches(10, 10**6)) == b""
+    log = tmp_path / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:5000])
+    engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
+    assert engine.open(13) == 10
+    assert bytes(engine.read_batches(5, 10**6)) == b""
 
 
-@pytest.mark.parametrize("kept", [1, 999, 1001, 4500, 9999])
+@pytest.mark.parametrize("kept", [0, 1, 999, 1000, 1001, 4500, 9000, 9999])
 def test_what_lies_behind_damage_is_dropped(tmp_path: Path, kept: int) -> None:
-    """A segment torn in the middle of the log ends it, whatever follows."""
+    """A segment that lost its end, be it whole batches, ends the log, whatever follows."""
     filled(tmp_path, 45, config=SMALL).close()
     log = tmp_path / f"{20:020d}.log"
     log.write_bytes(log.read_bytes()[:kept])
@@ -184,6 +190,16 @@ def test_what_lies_behind_damage_is_dropped(tmp_path: Path, kept: int) -> None:
     engine.close()
     _, visited = recovered(tmp_path, 0)
     assert visited == list(range(end_offset + 1))
+
+
+def test_a_compacted_log_may_have_gaps_between_segments(tmp_path: Path) -> None:
+    """Contract: there a missing end is no loss."""
+    compacted = replace(SMALL, cleanup_policy=frozenset({"compact"}))
+    filled(tmp_path, 45, config=SMALL).close()
+    log = tmp_path / f"{20:020d}.log"
+    log.write_bytes(log.read_bytes()[:3000])
+    _, visited = recovered(tmp_path, 12, compacted)
+    assert visited == [*range(10, 23), *range(30, 45)]
 
 
 def test_the_flushed_end_is_never_behind_the_recovered_end(tmp_path: Path) -> None:

@@ -1,0 +1,198 @@
+"""Groups beside Apache Kafka: the same scenarios, the same records, and each other's files.
+
+Two scenarios take half a minute of real time: `python -m tests.scenarios --kafka` runs those too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.coordinators.group_records import (
+    GROUP_METADATA,
+    committed_of,
+    is_usual_commit,
+    read_commit_key,
+    read_commit_value,
+    read_group_key,
+)
+from protocol.codec import decode
+from protocol.messages.groups import (
+    DescribeGroupsRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from protocol.messages.stored import GroupMetadataValue
+from protocol.records import headers, records
+from protocol.schema import Message
+from tests.scenarios.kafka_brokers import Brokers
+from tests.scenarios.run import SETTINGS, Runner, settings_of
+from tests.support.group_world import FakeLog, LocalWorld, SocketWorld, local_world
+from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
+from tests.support.raw_client import RawClient
+from tests.unit.broker.test_runtime import commit_request, join_request
+
+SCENARIOS = Path(__file__).parent.parent / "scenarios" / "groups"
+QUICK = ["joining", "offsets", "refusals", "static_members", "versions", "votes"]
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[Brokers]:
+    with Brokers() as started:
+        yield started
+
+
+@needs_kafka
+@pytest.mark.parametrize("name", QUICK)
+def test_apache_kafka_gives_the_same_transcript(brokers: Brokers, name: str) -> None:
+    """rebalance.py rule 1: what the scenarios expect of us is what Kafka answers to the same bytes."""
+    text = (SCENARIOS / f"{name}.txt").read_text()
+    assert brokers.run(text) == text
+
+
+def log_of(directory: Path) -> FakeLog:
+    """A partition that another broker has written."""
+    log = FakeLog()
+    data = (directory / "00000000000000000000.log").read_bytes()
+    for at, header in headers(data):
+        log.batches.append(data[at : at + header.size])
+        log.end_offset = header.next_offset
+    return log
+
+
+def told(log: FakeLog, group: str) -> list[Any]:
+    """What a partition's records say of a group, without ids and times that differ from run to run."""
+    found: list[Any] = []
+    for batch in log.batches:
+        for at, header in headers(batch):
+            for record in records(batch, at, header, max_bytes=1_000_000):
+                key, value = record.key, record.value
+                assert key is not None
+                if key[:2] == GROUP_METADATA.to_bytes(2, "big"):
+                    if read_group_key(key) == group:
+                        found.append(None if value is None else _stored_group(value))
+                elif (commit := read_commit_key(key))[0] == group:
+                    found.append((commit, None if value is None else _stored_commit(value)))
+    return found
+
+
+def _stored_group(value: bytes) -> tuple[int, str]:
+    version = int.from_bytes(value[:2], "big")
+    stored = decode(GroupMetadataValue, version, value, 2)
+    stored.current_state_timestamp = 0
+    stored.members.sort(key=lambda member: member.client_id)
+    return version, UUID.sub("uuid", repr(stored))
+
+
+def _stored_commit(value: bytes) -> Any:
+    committed = committed_of(value) if is_usual_commit(value) else read_commit_value(value)
+    return value[:2], committed._replace(
+        commit_wall_ms=0, topic_id=b"", expire_wall_ms=min(committed.expire_wall_ms, 0)
+    )
+
+
+@needs_kafka
+def test_the_same_life_leaves_the_same_records_and_reads_back_alike(tmp_path: Path) -> None:
+    """Design D1: record for record what Kafka writes; and what Kafka has written is what we read back."""
+    names = ["joining", "static_members", "offsets"]
+    texts = [(SCENARIOS / f"{name}.txt").read_text() for name in names]
+    groups = sorted({group for text in texts for group in re.findall(r"group_id='([a-z]+-\d)'", text)})
+    ours = local_world(SETTINGS)
+    for text in texts:
+        Runner(ours).run(text)
+    with ApacheKafka({**SETTINGS, "auto.create.topics.enable": "false"}, data_dir=tmp_path / "data") as kafka:
+        theirs = SocketWorld(kafka.bootstrap)
+        theirs.find_coordinator()
+        for text in texts:
+            Runner(theirs).run(text)
+        kept = commit_request(42, group="kept")
+        theirs.create_topic("t", 1)
+        theirs.ask(kept, 8)
+        member = theirs.ask(join_request("stable"), 3).member_id
+        assigned = [SyncGroupRequestAssignment(member_id=member, assignment=b"all")]
+        sync = SyncGroupRequest(group_id="stable", generation_id=1, member_id=member, assignments=assigned)
+        assert theirs.ask(sync, 3).assignment == b"all"
+        everything = [OffsetFetchRequestGroup(group_id=group, topics=None) for group in [*groups, "kept"]]
+        questions: list[tuple[Message, int]] = [
+            (DescribeGroupsRequest(groups=[*groups, "stable"]), 6),
+            (OffsetFetchRequest(groups=everything), 8),
+        ]
+        answers = [theirs.ask(request, version) for request, version in questions]
+        theirs.close()
+    logs = [log_of(tmp_path / "data" / f"__consumer_offsets-{index}") for index in range(5)]
+    for group in groups:
+        wrote = [entry for log in logs for entry in told(log, group)]
+        we_wrote = [entry for log in ours.logs for entry in told(log, group)]
+        # The tombstones of a deletion come in the order of a Java map.
+        assert [entry for entry in we_wrote if not _is_tombstone(entry)] == [
+            entry for entry in wrote if not _is_tombstone(entry)
+        ], group
+        assert sorted(map(repr, we_wrote)) == sorted(map(repr, wrote)), group
+    reader = LocalWorld(offsets_partitions=5)
+    reader.create_topic("__consumer_offsets", 5)
+    reader.logs = logs
+    reader.restart()
+    for (request, version), answer in zip(questions, answers, strict=True):
+        # A generation that was not synced yet is in no record.
+        settled = {group.group_id for group in answer.groups if "Rebalance" not in getattr(group, "group_state", "")}
+        assert len(settled) >= 4
+        assert _sorted(reader.ask(request, version), settled) == _sorted(answer, settled)
+
+
+def _is_tombstone(entry: Any) -> bool:
+    return isinstance(entry, tuple) and entry[1] is None
+
+
+def _sorted(answer: Any, kept: set[str]) -> Any:
+    """What a Java map puts in any order in one order, and only the groups that matter."""
+    answer.groups = sorted((one for one in answer.groups if one.group_id in kept), key=lambda one: one.group_id)
+    for group in answer.groups:
+        for topic in getattr(group, "topics", ()):
+            topic.partitions.sort(key=lambda partition: partition.partition_index)
+        if hasattr(group, "topics"):
+            group.topics.sort(key=lambda topic: topic.name)
+    return answer
+
+
+@needs_kafka
+def test_kafkas_formatters_read_our_records(kafka_broker: Any, kafka_topic: str) -> None:
+    """Console consumer on `__consumer_offsets`: offsets and groups as JSON, with Kafka's own classes."""
+    offsets, group = f"offsets-{kafka_topic}", f"group-{kafka_topic}"
+    with RawClient(kafka_broker.bootstrap) as client:
+        from protocol.messages.metadata import FindCoordinatorRequest
+
+        assert client.ask(FindCoordinatorRequest(coordinator_keys=[group]), 4).coordinators[0].error_code == 0
+        request = commit_request(7, group=offsets)
+        request.topics[0].name = kafka_topic
+        assert client.ask(request, 8).topics[0].partitions[0].error_code == 0
+        assert client.ask(join_request(group), 3).error_code == 0
+    found = {}
+    for formatter in ("OffsetsMessageFormatter", "GroupMetadataMessageFormatter"):
+        shown = run_tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", kafka_broker.bootstrap, "--topic", "__consumer_offsets", "--from-beginning"),
+            *("--timeout-ms", 3000, "--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
+        )
+        decoder = json.JSONDecoder()
+        text, at = shown.stdout.strip(), 0
+        while at < len(text):
+            record, at = decoder.raw_decode(text, at)
+            found[record["key"]["data"]["group"]] = record
+    assert found[offsets]["value"]["version"] == 4
+    assert found[offsets]["value"]["data"]["offset"] == 7
+    assert found[offsets]["key"]["data"]["topic"] == kafka_topic
+    assert (found[group]["key"]["type"], found[group]["value"]["version"]) == (2, 3)
+
+
+def test_quick_scenarios_are_there() -> None:
+    """A scenario that is renamed must not fall out of the comparison."""
+    assert {file.stem for file in SCENARIOS.glob("*.txt")} >= set(QUICK)
+    assert all(settings_of((SCENARIOS / f"{name}.txt").read_text()) == SETTINGS for name in QUICK)

@@ -7,7 +7,7 @@ FORMAT   frame      i32 length of what follows, then header and message
 RULES    1. A length below zero or above the limit ends the connection before anything is allocated for it.
          2. A frame handed out is the receiver's own memory, writable: a produced batch is patched in place.
          3. Small frames are copied out of a scratch buffer that all connections share; a large one is received
-            straight into its own memory.
+            straight into its own memory, which grows with what comes: a promised length costs the peer its bytes first.
 NOT HERE Sockets (`broker/network`), messages and versions (`codec.py`, `api.py`).
 """
 
@@ -26,19 +26,21 @@ _LENGTH = Struct(">i")
 _LENGTH_AND_ID = Struct(">ii")
 _PREFIX = 4
 SCRATCH_BYTES = 65536
+_FIRST_BYTES = 1024 * 1024
 
 
 class FrameReader:
     """Cuts one connection's stream into frames; ask `space` where to receive, then tell `received` how much came."""
 
-    __slots__ = ("_filled", "_frame", "_max_frame_bytes", "_prefix", "_scratch")
+    __slots__ = ("_filled", "_frame", "_length", "_max_frame_bytes", "_prefix", "_scratch")
 
     def __init__(self, max_frame_bytes: int, scratch: bytearray) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._scratch = scratch
         self._prefix = b""  # the first bytes of a length that has not come whole
         self._frame: bytearray | None = None  # a frame that has not come whole
-        self._filled = 0
+        self._filled = 0  # bytes of it that have come
+        self._length = 0  # bytes of it that are promised
 
     def space(self) -> bytearray | memoryview:
         """Where the next bytes go: the rest of a large frame, or the scratch buffer."""
@@ -55,10 +57,12 @@ class FrameReader:
         frame = self._frame
         if frame is not None:
             self._filled += count
-            if self._filled < len(frame):
-                return []
-            self._frame = None
-            return [frame]
+            if self._filled == len(frame):
+                if self._filled == self._length:
+                    self._frame = None
+                    return [frame]
+                frame.extend(bytes(min(len(frame), self._length - len(frame))))
+            return []
         scratch = self._scratch
         if not self._prefix and count > _PREFIX:  # what nearly always comes: one whole small frame
             (length,) = _LENGTH.unpack_from(scratch)
@@ -77,14 +81,17 @@ class FrameReader:
             start = position + _PREFIX
             position = start + length
             if position > end:
-                frame = bytearray(length)
-                self._filled = end - start
-                frame[: self._filled] = memoryview(data)[start:end]
-                self._frame = frame
+                self._begin_large(memoryview(data)[start:end], length)
                 return frames
             frames.append(bytearray(memoryview(data)[start:position]))
         self._prefix = bytes(memoryview(data)[position:end])
         return frames
+
+    def _begin_large(self, beginning: memoryview, length: int) -> None:
+        """Receive the rest of a frame into memory of its own."""
+        frame = bytearray(min(length, max(_FIRST_BYTES, 2 * len(beginning))))
+        frame[: len(beginning)] = beginning
+        self._frame, self._filled, self._length = frame, len(beginning), length
 
     @property
     def is_mid_frame(self) -> bool:

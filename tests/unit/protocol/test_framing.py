@@ -44,6 +44,20 @@ def test_an_absurd_length_is_refused_before_anything_is_allocated(length: int) -
         feed(reader, struct.pack(">i", length) + b"x", [64])
 
 
+def test_a_promised_length_takes_no_memory_before_its_bytes_come() -> None:
+    """Framing rule 3: 100 MiB promised and 100 bytes sent hold a mebibyte."""
+    reader = FrameReader(100 << 20, bytearray(1024))
+    assert feed(reader, struct.pack(">i", 100 << 20) + bytes(100), [1024]) == []
+    assert reader._frame is not None
+    assert len(reader._frame) <= 1 << 20
+
+
+def test_a_frame_of_many_mebibytes_comes_out_whole() -> None:
+    """Framing rule 3: memory grows in steps, the bytes stay in order."""
+    body = random.Random(3).randbytes(5_000_001)
+    assert feed(FrameReader(1 << 24, bytearray(4096)), struct.pack(">i", len(body)) + body, [70_000]) == [body]
+
+
 def test_two_readers_share_a_scratch_buffer_without_mixing() -> None:
     """Nothing of one connection stays in the scratch buffer between two calls."""
     scratch = bytearray(16)

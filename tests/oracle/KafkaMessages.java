@@ -15,7 +15,7 @@ import org.apache.kafka.common.protocol.MessageUtil;
 /**
  * Reads messages with Apache Kafka's own classes, for tests: one question and one answer a line.
  *
- * question  class name, version, base64 of the bytes, version of the JSON
+ * question  class name, version, base64 of the bytes
  * answer    "ok", base64 of what Kafka writes for what it read, bytes left over, JSON of what it read; or "no" and why
  */
 public class KafkaMessages {
@@ -28,8 +28,7 @@ public class KafkaMessages {
             String answer;
             try {
                 String[] words = line.split(" ", -1);
-                byte[] bytes = Base64.getDecoder().decode(words[2]);
-                answer = answer(words[0], Short.parseShort(words[1]), bytes, Short.parseShort(words[3]));
+                answer = answer(words[0], Short.parseShort(words[1]), Base64.getDecoder().decode(words[2]));
             } catch (Exception | OutOfMemoryError e) {
                 Throwable reason = e instanceof InvocationTargetException ? e.getCause() : e;
                 answer = "no " + reason.toString().replace('\n', ' ');
@@ -39,7 +38,7 @@ public class KafkaMessages {
         }
     }
 
-    private static String answer(String name, short version, byte[] bytes, short jsonVersion) throws Exception {
+    private static String answer(String name, short version, byte[] bytes) throws Exception {
         ByteBuffer buffer = ByteBuffer.wrap(bytes);
         Message message = (Message) load(name).getDeclaredConstructor().newInstance();
         message.read(new ByteBufferAccessor(buffer), version);
@@ -47,7 +46,7 @@ public class KafkaMessages {
         byte[] result = new byte[written.remaining()];
         written.get(result);
         String encoded = Base64.getEncoder().encodeToString(result);
-        return "ok " + encoded + " " + buffer.remaining() + " " + json(message, jsonVersion);
+        return "ok " + encoded + " " + buffer.remaining() + " " + json(message, version);
     }
 
     private static Class<?> load(String name) throws ClassNotFoundException {

@@ -51,12 +51,11 @@ class KafkaMessages:
         self._process.stdin.close()
         self._process.wait(10)
 
-    def read(self, cls: type[Message], version: int, frame: bytes, values_of: int | None = None) -> Reading:
-        """What Kafka reads in a frame; KafkaRefuses when it cannot. The values are those of version `values_of`."""
+    def read(self, cls: type[Message], version: int, frame: bytes) -> Reading:
+        """What Kafka reads in a frame; KafkaRefuses when it cannot."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        values_of = version if values_of is None else values_of
-        question = f"{java_name(cls)} {version} {base64.b64encode(frame).decode()} {values_of}\n"
+        question = f"{java_name(cls)} {version} {base64.b64encode(frame).decode()}\n"
         self._process.stdin.write(question.encode())
         self._process.stdin.flush()
         answer = self._process.stdout.readline().decode()

@@ -29,8 +29,8 @@ from protocol.codec import decoder, encode
 from protocol.messages.metadata import ApiVersionsResponse
 from protocol.primitives import uuid_text
 from protocol.schema import Message, Wire, fields_of
-from tests.oracle.kafka_messages import KafkaRefuses, kafka_messages
-from tests.oracle.values import MESSAGES, VERSIONS, Limits, messages, version_id
+from tests.oracle.kafka_messages import kafka_messages
+from tests.oracle.values import VERSIONS, Limits, messages, version_id
 from tests.support.kafka import needs_kafka
 
 EXAMPLES = int(os.environ.get("MESSAGE_EXAMPLES", "6"))
@@ -102,58 +102,6 @@ def assert_same_value(wire: Wire, version: int, ours: Any, theirs: Any) -> None:
         assert uuid_text(ours) == theirs
     else:
         assert ours == theirs
-
-
-# Where a null says more than Kafka's empty string, for whoever leaves the field out.
-OWN_DEFAULTS = {
-    ("DescribeConfigsResourceResult", "documentation"),
-    ("FindCoordinatorResponse", "error_message"),
-}
-
-
-@needs_kafka
-@pytest.mark.parametrize("cls", MESSAGES, ids=version_id)
-def test_fields_outside_a_version_have_kafkas_default(cls: type[Message]) -> None:
-    """schema.py rule 3, for the oldest and the newest version, seen through the other's fields."""
-    for version, other in ((cls.MIN_VERSION, cls.MAX_VERSION), (cls.MAX_VERSION, cls.MIN_VERSION)):
-        frame = encode(plain(cls, version, with_structs=True), version)
-        try:
-            values = kafka_messages().read(cls, version, frame, values_of=other).values
-        except KafkaRefuses:  # there is a list that the other version has not
-            frame = encode(plain(cls, version, with_structs=False), version)
-            values = kafka_messages().read(cls, version, frame, values_of=other).values
-        assert_defaults(decoder(cls, version)(frame, 0)[0], other, values)
-
-
-def plain(cls: type[Message], version: int, *, with_structs: bool) -> Message:
-    """A message of defaults, with one struct in every array of structs."""
-    values: dict[str, Any] = {}
-    for field in fields_of(cls):
-        inner = field.wire.message or (field.wire.element and field.wire.element.message)
-        if not field.is_in(version) or field.tag is not None:
-            continue
-        if inner and (with_structs or field.wire.kind == "struct"):
-            struct = plain(inner, version, with_structs=with_structs)
-            values[field.name] = struct if field.wire.kind == "struct" else [struct]
-        elif not field.has_default:
-            zero = {"array": [], "string": "", "legacy_string": "", "bytes": b"", "records": b""}
-            values[field.name] = zero.get(field.wire.kind, field.wire.zero)
-    return cls(**values)
-
-
-def assert_defaults(message: Message, version: int, values: dict[str, Any]) -> None:
-    """Every field of a plain message against Kafka's."""
-    by_name = {name.lower(): value for name, value in values.items()}
-    for field in fields_of(type(message)):
-        ours, key = getattr(message, field.name), field.name.replace("_", "")
-        if key not in by_name or (type(message).__name__, field.name) in OWN_DEFAULTS:
-            continue
-        if isinstance(ours, Message):
-            assert_defaults(ours, version, by_name[key])
-        elif isinstance(ours, list) and ours and isinstance(ours[0], Message):
-            assert_defaults(ours[0], version, by_name[key][0])
-        else:
-            assert_same_value(field.wire, version, ours, by_name[key])
 
 
 KIO_LIMITS = Limits(

@@ -12,7 +12,8 @@ import pytest
 
 from protocol.api import APIS
 from protocol.messages import admin, groups, headers, metadata, produce_fetch, quorum, stored, transactions
-from protocol.schema import Message, fields_of
+from protocol.primitives import ZERO_UUID
+from protocol.schema import Field, Message, Wire, fields_of
 from replication.metadata_records import RECORD_TYPES
 from tests.oracle.values import MESSAGES, version_id
 from tests.support.kafka import KAFKA_VERSION, kafka_home, needs_kafka
@@ -50,6 +51,91 @@ def test_key_and_versions_are_kafkas(cls: type[Message]) -> None:
     assert (int(low), int(high or low)) == (cls.MIN_VERSION, cls.MAX_VERSION)
     assert (None if flexible == "none" else int(flexible.removesuffix("+"))) == cls.FLEXIBLE_SINCE
     assert schema.get("apiKey", -1) == cls.API_KEY
+
+
+# Fields that Kafka would make "", zero or an empty list of for whoever leaves them out, and we something that says more.
+OWN_DEFAULTS = {
+    ("AlterConfigsResourceResponse", "error_message"): None,
+    ("CreatableTopicResult", "error_message"): None,
+    ("CreatePartitionsTopic", "assignments"): None,
+    ("DescribeConfigsResource", "configuration_keys"): None,
+    ("DescribeConfigsResourceResult", "documentation"): None,
+    ("FindCoordinatorResponse", "error_message"): None,
+    ("ListOffsetsRequest", "replica_id"): -1,
+    ("MemberResponse", "group_instance_id"): None,
+    ("PartitionData", "aborted_transactions"): None,
+    ("RegisterBrokerRecord", "rack"): None,
+}
+
+
+@needs_kafka
+@pytest.mark.parametrize("cls", MESSAGES, ids=version_id)
+def test_every_mark_is_kafkas(cls: type[Message]) -> None:
+    """Order, type, versions, null, tag, default and what may be dropped: field by field against the schema."""
+    schema = kafka_schemas()[cls.__name__]
+    shared = {struct["name"]: struct["fields"] for struct in schema.get("commonStructs", ())}
+    assert_fields(cls, schema["fields"], shared, set(range(cls.MIN_VERSION, cls.MAX_VERSION + 1)))
+
+
+def assert_fields(
+    cls: type[Message], schemas: list[dict[str, Any]], shared: dict[str, Any], versions: set[int]
+) -> None:
+    """A struct in those versions of its message that have it."""
+    fields = fields_of(cls)
+    assert [field.name.replace("_", "") for field in fields] == [schema["name"].lower() for schema in schemas]
+    for field, schema in zip(fields, schemas, strict=True):
+        where = f"{cls.__name__}.{field.name}"
+        carried = in_range(schema["versions"]) & versions
+        assert {version for version in versions if field.is_in(version)} == carried, where
+        assert schema.get("tag") == field.tag, where
+        assert carried == versions or schema.get("ignorable", False) is field.is_ignorable, where
+        if field.tag is None or field.wire.kind != "struct":
+            nullable = {version for version in carried if field.is_nullable_in(version)}
+            assert nullable == in_range(schema.get("nullableVersions", "none")) & carried, where
+        assert wire_name(field.wire) == kafka_name(schema["type"]), where
+        assert (field.wire.kind == "array") is schema["type"].startswith("[]"), where
+        assert_default(cls, field, schema)
+        inner = (field.wire.element or field.wire).message
+        if inner is not None:
+            kind = schema["type"].removeprefix("[]")
+            assert_fields(inner, schema.get("fields") or shared[kind], shared, carried)
+
+
+def assert_default(cls: type[Message], field: Field, schema: dict[str, Any]) -> None:
+    """What Kafka's schema says, or zero; a struct that is not there is None."""
+    if not field.has_default or field.wire.kind == "struct":
+        assert "default" not in schema or field.default is None, f"{cls.__name__}.{field.name} needs its default"
+        return
+    text = str(schema.get("default", ""))
+    expected: Any = OWN_DEFAULTS.get((cls.__name__, field.name), text)
+    if text == "null":
+        expected = None
+    elif text and field.wire.code == "?":
+        expected = text == "true"
+    elif text:
+        expected = int(text, 0)
+    elif expected == "" and field.wire.kind != "string":
+        expected = {"array": (), "bytes": b""}.get(field.wire.kind, ZERO_UUID if field.wire.code == "16s" else 0)
+    assert field.default == expected, f"{cls.__name__}.{field.name}"
+
+
+def in_range(text: str) -> set[int]:
+    """The versions of "3+", "0-7", "4" or "none"."""
+    low, _, high = text.removesuffix("+").partition("-")
+    last = 99 if text.endswith("+") else int(high or low) if text != "none" else -1
+    return set(range(int(low), last + 1)) if text != "none" else set()
+
+
+def wire_name(wire: Wire) -> str:
+    """Kafka's name of a type; what a struct is called is nobody's business on the wire."""
+    wire = wire.element or wire
+    names = {"?": "bool", "b": "int8", "h": "int16", "H": "uint16", "i": "int32", "q": "int64", "16s": "uuid"}
+    return names.get(wire.code, wire.kind.removeprefix("legacy_"))
+
+
+def kafka_name(text: str) -> str:
+    """The same of a type in a schema; structs are the ones in capitals."""
+    return "struct" if text.removeprefix("[]")[0].isupper() else text.removeprefix("[]")
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=version_id)

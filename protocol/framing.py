@@ -61,7 +61,8 @@ class FrameReader:
                 if self._filled == self._length:
                     self._frame = None
                     return [frame]
-                frame.extend(bytes(min(len(frame), self._length - len(frame))))
+                self._frame = bytearray(min(2 * len(frame), self._length))
+                self._frame[: len(frame)] = frame
             return []
         scratch = self._scratch
         if not self._prefix and count > _PREFIX:  # what nearly always comes: one whole small frame

@@ -75,3 +75,16 @@ def test_a_missing_file_is_one_sentence() -> None:
     """config rule 3."""
     with pytest.raises(ConfigError, match=r"cannot read the settings file nowhere\.properties: No such file"):
         load_config("nowhere.properties", {})
+
+
+def test_the_example_settings_load_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """config/: what stands there is true, the lines that are commented out too."""
+    for path in sorted(Path("config").glob("*.properties")):
+        commented = {
+            line[1:].split("=")[0]: line.split("=", 1)[1]
+            for line in path.read_text().splitlines()
+            if line.startswith("#") and "=" in line and not line.startswith("# ")
+        }
+        with caplog.at_level(logging.WARNING):
+            config = load_config(str(path), commented)
+        assert (config.node_id, caplog.records) == (1, []), path

@@ -22,6 +22,7 @@ from broker.handlers.configs import ConfigHandlers
 from broker.handlers.coordination import CoordinationHandlers
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.fetch_sessions import FetchSessions
+from broker.handlers.group_offsets import GroupOffsetsHandlers
 from broker.handlers.metadata import MetadataHandlers
 from broker.handlers.offsets import OffsetsHandler
 from broker.handlers.produce import ProduceHandler
@@ -110,6 +111,7 @@ def client_apis(
             *producer_ids.routes(ProducerIdsHandler(ids, authorizer)),
             *metadata.routes(),
             *groups_handlers.routes(),
+            *GroupOffsetsHandlers(groups, image, authorizer).routes(),
             *admin.routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
         ]

@@ -329,6 +329,11 @@ class CoordinatorRuntime(Generic[M]):
         """Whether some shard does not serve yet."""
         return any(shard.state is ShardState.LOADING for shard in self.shards.values())
 
+    @property
+    def serving(self) -> list[Shard[M]]:
+        """The shards that serve, by partition."""
+        return [shard for _, shard in sorted(self.shards.items()) if shard.state is ShardState.ACTIVE]
+
     def elected(self, partition: int, epoch: int) -> None:
         """The partition is led here now."""
         shard = self.shards.get(partition)

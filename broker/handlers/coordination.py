@@ -1,28 +1,29 @@
-"""Groups and their offsets: from a request to the shard that coordinates the group, and back.
+"""Groups and their members: from a request to the shard that coordinates the group, and back.
 
-RULES    1. What concerns no single group is answered here: rights, topics that do not exist, empty group ids, which
-            broker coordinates. All else is the shard's decision.
+RULES    1. What concerns no single group is answered here: rights, empty group ids, which broker coordinates. All else is
+            the shard's decision.
          2. An answer that depends on records goes out when they are committed; one that does not, at once.
          3. The topic of the offsets is made when somebody first asks for a group's coordinator; the question waits
             until it can be answered. It gets the replicas that the setting says, or is not made at all: a topic with
             fewer would lose commits silently later on.
          4. Where a version lacks a field or a null, the answer says it as Apache Kafka does.
-NOT HERE What becomes of a group (`coordinators/`), transactional ids and share groups.
+NOT HERE What becomes of a group (`coordinators/`), its offsets (`group_offsets.py`), transactional ids, share groups.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final
 
 from broker.addresses import Addresses
 from broker.coordinators.classic_group import refused_join
-from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator, refused_commit
+from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.java import abs_hash
 from broker.coordinators.rebalance import Caller
-from broker.coordinators.runtime import Commit, CoordinatorDecision, CoordinatorRuntime, Shard, coordinator_error
+from broker.coordinators.runtime import CoordinatorRuntime, Shard, coordinator_error
 from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.waiting import when_all, when_committed
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from broker.security.operations import authorized_operations
 from protocol.api import ApiKey
@@ -45,26 +46,11 @@ from protocol.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
     MemberIdentity,
-    OffsetCommitRequest,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
     SyncGroupRequest,
     SyncGroupResponse,
 )
 from protocol.messages.metadata import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.schema import Message
-from replication.image import MetadataImage, TopicImage
+from replication.image import MetadataImage
 
 _log = logging.getLogger("barnabas.groups")
 
@@ -76,8 +62,6 @@ _NONE: Final = ErrorCode.NONE
 _NO_NODE: Final = -1
 _CREATE_TIMEOUT_MS: Final = 30_000
 _UNAVAILABLE: Final = "The coordinator is not available."
-
-A = TypeVar("A", bound=Message)
 
 
 class CoordinationHandlers:
@@ -103,8 +87,6 @@ class CoordinationHandlers:
     def routes(self) -> list[Route]:
         """The rows of this module."""
         return [
-            Route(ApiKey.OFFSET_COMMIT, 2, 10, self.offset_commit),
-            Route(ApiKey.OFFSET_FETCH, 1, 10, self.offset_fetch),
             Route(ApiKey.FIND_COORDINATOR, 0, 6, self.find_coordinator),
             Route(ApiKey.JOIN_GROUP, 0, 9, self.join_group),
             Route(ApiKey.HEARTBEAT, 0, 4, self.heartbeat),
@@ -245,148 +227,7 @@ class CoordinationHandlers:
                 return LeaveGroupResponse(error_code=coordinator_error(error))
             return response if has_members else LeaveGroupResponse(error_code=response.members[0].error_code)
 
-        return _when_committed(shard.execute(decision), answer)
-
-    # ------------------------------------------------------------ offsets
-    def offset_commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse | Pending:
-        """Commit offsets of partitions that exist."""
-        if not self._may(context, Operation.READ, request.group_id):
-            return refused_commit(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        refused: list[OffsetCommitResponseTopic] = []
-        request.topics = [topic for topic in request.topics if self._may_commit(context, topic, refused)]
-        if not request.topics:
-            return OffsetCommitResponse(topics=refused)
-        shard = self._runtime.find(request.group_id)
-        if not isinstance(shard, Shard):
-            return _merged(refused, refused_commit(request, shard))
-        decision = shard.machine.commit(request, context.api_version, context.mono_ms, context.wall_ms)
-        commit = shard.execute(decision)
-        if commit.error is _NONE and not refused:
-            return decision.reply
-
-        def answer(error: ErrorCode) -> OffsetCommitResponse:
-            failed = error is not _NONE
-            return _merged(refused, refused_commit(request, coordinator_error(error)) if failed else decision.reply)
-
-        return _when_committed(commit, answer)
-
-    def _may_commit(
-        self,
-        context: RequestContext,
-        topic: OffsetCommitRequestTopic,
-        refused: list[OffsetCommitResponseTopic],
-    ) -> bool:
-        """Whether there is something of a topic to commit; what is not goes to `refused`. Completes name and id."""
-        image = self._image()
-        known = self._complete(context, topic, image)
-        error = _NONE
-        if known is None and context.api_version >= 10:
-            error = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not self._may_read(context, Operation.READ, topic.name):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif known is None:
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if known is not None and error is _NONE:
-            partitions = known.partitions
-            missing = [one for one in topic.partitions if one.partition_index not in partitions]
-            if not missing:
-                return bool(topic.partitions)  # a topic without partitions is not even answered
-            topic.partitions = [one for one in topic.partitions if one.partition_index in partitions]
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        else:
-            missing, topic.partitions = topic.partitions, []
-        answers = [
-            OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=error) for one in missing
-        ]
-        refused.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
-        return bool(topic.partitions)
-
-    def _complete(
-        self,
-        context: RequestContext,
-        topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics,
-        image: MetadataImage,
-    ) -> TopicImage | None:
-        """Give a topic that is named by id its name, or the other way round."""
-        if context.api_version >= 10:
-            known = image.topics_by_id.get(topic.topic_id)
-            if known is not None:
-                topic.name = known.name
-        else:
-            known = image.topics_by_name.get(topic.name)
-            if known is not None:
-                topic.topic_id = known.topic_id
-        return known
-
-    def _may_read(self, context: RequestContext, operation: str, topic: str) -> bool:
-        return self._authorizer.authorize(context.connection.principal, operation, Resource.TOPIC, topic)
-
-    def offset_fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse | Pending:
-        """Committed offsets of one or more groups."""
-        groups = request.groups if context.api_version >= 8 else [_as_group(request)]
-        answers: list[OffsetFetchResponseGroup] = []
-        commits: list[Commit] = []
-        for group in groups:
-            answer, commit = self._fetch_group(context, group, is_stable=request.require_stable)
-            answers.append(answer)
-            if commit is not None and commit.error is not _NONE:
-                index = len(answers) - 1
-                commits.append(commit)
-                commit.then(lambda error, group=group, index=index: _fail(answers, index, group, error))  # type: ignore[misc]
-        return _when_all(commits, lambda: _fetched(answers, groups, context.api_version))
-
-    def _fetch_group(
-        self, context: RequestContext, group: OffsetFetchRequestGroup, *, is_stable: bool
-    ) -> tuple[OffsetFetchResponseGroup, Commit | None]:
-        """One group's answer, and what must be committed before it may go out."""
-        group_id = group.group_id
-        if not self._may(context, Operation.DESCRIBE, group_id):
-            return _no_offsets(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED), None
-        shard = self._runtime.find(group_id)
-        if not isinstance(shard, Shard):
-            return _no_offsets(group_id, shard), None
-        image = self._image()
-        has_ids = context.api_version >= 10
-        refused: list[OffsetFetchResponseTopics] = []
-        if group.topics is not None:
-            group.topics = [topic for topic in group.topics if self._may_fetch(context, topic, image, refused)]
-        answer = shard.machine.fetch(group, is_stable=is_stable)
-        if group.topics is None:
-            answer.topics = [
-                topic for topic in answer.topics if self._may_read(context, Operation.DESCRIBE, topic.name)
-            ]
-            if has_ids:
-                answer.topics = [topic for topic in answer.topics if _with_id(topic, image)]
-        answer.topics += refused
-        return answer, shard.execute(CoordinatorDecision((), None))
-
-    def _may_fetch(
-        self,
-        context: RequestContext,
-        topic: OffsetFetchRequestTopics,
-        image: MetadataImage,
-        refused: list[OffsetFetchResponseTopics],
-    ) -> bool:
-        known = self._complete(context, topic, image)
-        if known is None and context.api_version >= 10:
-            error = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not self._may_read(context, Operation.DESCRIBE, topic.name):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        else:
-            return True
-        refused.append(
-            OffsetFetchResponseTopics(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=index, committed_offset=-1, metadata="", error_code=error
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-        )
-        return False
+        return when_committed(shard.execute(decision), answer)
 
     # ------------------------------------------------------------ administration
     def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
@@ -414,7 +255,7 @@ class CoordinationHandlers:
         states = {state.lower().strip() for state in request.states_filter}
         types = {kind.lower().strip() for kind in request.types_filter}
         groups: list[ListedGroup] = []
-        for _, shard in sorted(self._runtime.shards.items()):
+        for shard in self._runtime.serving:
             groups += shard.machine.list_groups(states, types)
         principal = context.connection.principal
         if not self._authorizer.authorize(principal, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
@@ -442,38 +283,7 @@ class CoordinationHandlers:
             commit = shard.execute(decision)
             commits.append(commit)
             commit.then(lambda error, deleted=decision.reply: _not_deleted(deleted, error))  # type: ignore[misc]
-        return _when_all(commits, lambda: DeleteGroupsResponse(results=results + refused))
-
-
-# ---- waiting
-
-
-def _when_committed(commit: Commit, answer: Callable[[ErrorCode], A]) -> A | Pending:
-    """The answer, now or when the log has reported."""
-    if commit.error is not None:
-        return answer(commit.error)
-    pending = Pending()
-    commit.waiters.append(lambda error: pending.complete(answer(error)))
-    return pending
-
-
-def _when_all(commits: Iterable[Commit], answer: Callable[[], A]) -> A | Pending:
-    """The answer when the log has reported on all commits, whatever it said."""
-    is_open = [commit for commit in commits if commit.error is None]
-    if not is_open:
-        return answer()
-    pending = Pending()
-    left = len(is_open)
-
-    def one_more(_: ErrorCode) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            pending.complete(answer())
-
-    for commit in is_open:
-        commit.waiters.append(one_more)
-    return pending
+        return when_all(commits, lambda: DeleteGroupsResponse(results=results + refused))
 
 
 # ---- answers
@@ -490,97 +300,9 @@ def _joined(answer: JoinGroupResponse, version: int) -> JoinGroupResponse:
     return answer
 
 
-def _merged(refused: list[OffsetCommitResponseTopic], response: OffsetCommitResponse) -> OffsetCommitResponse:
-    """What was refused first, then the rest; a topic that is in both stands once."""
-    if not refused:
-        return response
-    by_topic = {topic.name: topic for topic in refused}
-    topics = list(refused)
-    for topic in response.topics:
-        known = by_topic.get(topic.name)
-        if known is None:
-            topics.append(topic)
-        else:
-            known.partitions += topic.partitions
-    return OffsetCommitResponse(topics=topics)
-
-
-def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    """The one group of a request before version 8."""
-    topics = None
-    if request.topics is not None:
-        topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
-    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-
-
-def _no_offsets(group_id: str, error: ErrorCode) -> OffsetFetchResponseGroup:
-    return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=error)
-
-
-def _fail(
-    answers: list[OffsetFetchResponseGroup], index: int, group: OffsetFetchRequestGroup, error: ErrorCode
-) -> None:
-    """What is not committed is not told. Consumers before 3.9 know NOT_COORDINATOR only."""
-    if error is not _NONE:
-        told = coordinator_error(error)
-        told = ErrorCode.NOT_COORDINATOR if told is ErrorCode.COORDINATOR_NOT_AVAILABLE else told
-        answers[index] = _no_offsets(group.group_id, told)
-
-
 def _not_deleted(deleted: list[DeletableGroupResult], error: ErrorCode) -> None:
     """The log did not take the tombstones."""
     if error is not _NONE:
         for result in deleted:
             if result.error_code == _NONE:
                 result.error_code = coordinator_error(error)
-
-
-def _with_id(topic: OffsetFetchResponseTopics, image: MetadataImage) -> bool:
-    """Complete a topic's id; one that is no more has none and cannot be told of."""
-    known = image.topics_by_name.get(topic.name)
-    if known is None:
-        return False
-    topic.topic_id = known.topic_id
-    return True
-
-
-def _fetched(
-    answers: list[OffsetFetchResponseGroup], groups: list[OffsetFetchRequestGroup], version: int
-) -> OffsetFetchResponse:
-    """The answer in the form of its version: several groups since 8, an error of its own since 2."""
-    if version >= 8:
-        return OffsetFetchResponse(groups=answers)
-    answer = answers[0]
-    if version < 2 and answer.error_code != _NONE:
-        answer.topics = [
-            OffsetFetchResponseTopics(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=index, committed_offset=-1, metadata="", error_code=answer.error_code
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in groups[0].topics or ()
-        ]
-    topics = [
-        OffsetFetchResponseTopic(
-            name=topic.name,
-            partitions=[
-                OffsetFetchResponsePartition(
-                    partition_index=one.partition_index,
-                    committed_offset=one.committed_offset,
-                    committed_leader_epoch=one.committed_leader_epoch,
-                    metadata=one.metadata,
-                    error_code=one.error_code,
-                )
-                for one in topic.partitions
-            ],
-        )
-        for topic in answer.topics
-    ]
-    return OffsetFetchResponse(topics=topics, error_code=answer.error_code)

@@ -20,8 +20,9 @@ from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.rebalance import GroupSettings
 from broker.coordinators.runtime import CoordinatorRuntime
 from broker.handlers.coordination import CoordinationHandlers
+from broker.handlers.group_offsets import GroupOffsetsHandlers
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext, Router
-from broker.security.authorizer import ANONYMOUS, AllowAll
+from broker.security.authorizer import ANONYMOUS, AllowAll, Authorizer
 from protocol.api import APIS, request_header_version, response_header_version
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
@@ -165,7 +166,13 @@ class LocalWorld:
             self._create_topics,
             CreatableTopic(name=OFFSETS_TOPIC, num_partitions=len(self.logs), replication_factor=1),
         )
-        self.router = Router(self.handlers.routes())
+        self.offset_handlers = GroupOffsetsHandlers(self.runtime, lambda: self.holder.image, AllowAll())
+        self.router = Router([*self.handlers.routes(), *self.offset_handlers.routes()])
+
+    def authorize_by(self, authorizer: Authorizer) -> None:
+        """Ask somebody else than the one who allows everything."""
+        self.handlers._authorizer = authorizer
+        self.offset_handlers._authorizer = authorizer
 
     def _uuid(self) -> str:
         self._uuids += 1

@@ -154,8 +154,10 @@ def test_a_group_that_may_not_be_read_answers_nothing() -> None:
     """coordination.py rule 1: GROUP_AUTHORIZATION_FAILED wherever there is room for it."""
     made = world()
     made.ask(commit_request(1), 8)
-    made.handlers._authorizer = Deny(
-        *((operation, Resource.GROUP, "g") for operation in (Operation.READ, Operation.DESCRIBE, Operation.DELETE))
+    made.authorize_by(
+        Deny(
+            *((operation, Resource.GROUP, "g") for operation in (Operation.READ, Operation.DESCRIBE, Operation.DELETE))
+        )
     )
     denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
     assert made.ask(join_request(), 5).error_code == denied
@@ -181,9 +183,9 @@ def test_groups_are_listed_by_right() -> None:
     made.ask(commit_request(1), 8)
     made.ask(commit_request(1, group="hidden"), 8)
     hidden = (Operation.DESCRIBE, Resource.GROUP, "hidden")
-    made.handlers._authorizer = Deny(hidden)
+    made.authorize_by(Deny(hidden))
     assert len(made.ask(ListGroupsRequest(), 5).groups) == 2
-    made.handlers._authorizer = Deny(hidden, (Operation.DESCRIBE, Resource.CLUSTER, "kafka-cluster"))
+    made.authorize_by(Deny(hidden, (Operation.DESCRIBE, Resource.CLUSTER, "kafka-cluster")))
     assert [group.group_id for group in made.ask(ListGroupsRequest(), 5).groups] == ["g"]
 
 
@@ -195,9 +197,7 @@ def test_topics_that_may_not_be_read_are_left_out_of_commits_and_fetches() -> No
     secret.name = "secret"
     request.topics.append(secret)
     made.ask(request, 8)
-    made.handlers._authorizer = Deny(
-        (Operation.READ, Resource.TOPIC, "secret"), (Operation.DESCRIBE, Resource.TOPIC, "secret")
-    )
+    made.authorize_by(Deny((Operation.READ, Resource.TOPIC, "secret"), (Operation.DESCRIBE, Resource.TOPIC, "secret")))
     answer = made.ask(request, 8)
     errors = {topic.name: topic.partitions[0].error_code for topic in answer.topics}
     assert errors == {"t": 0, "secret": ErrorCode.TOPIC_AUTHORIZATION_FAILED}

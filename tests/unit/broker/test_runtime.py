@@ -289,8 +289,8 @@ def test_while_a_shard_loads_it_says_so() -> None:
     made.runtime.elected(0, 7)
     beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
     assert made.handlers.heartbeat(_context(made, 4), beat).error_code == 0
-    assert commit_error(made.handlers.offset_commit(_context(made, 8), commit_request(9))) == 14
-    fetched: Any = made.handlers.offset_fetch(_context(made, 8), fetch_request())
+    assert commit_error(made.offset_handlers.offset_commit(_context(made, 8), commit_request(9))) == 14
+    fetched: Any = made.offset_handlers.offset_fetch(_context(made, 8), fetch_request())
     assert fetched.groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert made.handlers.list_groups(_context(made, 5), ListGroupsRequest()).error_code == 14
     joined: Any = made.handlers.join_group(_context(made, 5), join_request())

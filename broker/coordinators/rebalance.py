@@ -48,6 +48,8 @@ _log = logging.getLogger("barnabas.groups")
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 """How long a new member may stand in a rebalance: it does not know its id yet and cannot send heartbeats."""
+MAX_PENDING_JOINS: Final = 10_000
+"""Member ids given out and not used yet, per group; beyond it the oldest is void, and its owner asks for another."""
 
 Decision = CoordinatorDecision[None]
 NOTHING: Final[Decision] = CoordinatorDecision((), None)
@@ -172,6 +174,8 @@ class Rebalancer:
             if known is not None:
                 return self._replace(group, group.members[known], member_id, caller, request, protocols, reply)
         elif caller.api_version >= 4:
+            if len(group.pending_joins) >= MAX_PENDING_JOINS:
+                group.forget_pending(next(iter(group.pending_joins)))
             group.pending_joins[member_id] = self._host.after(
                 request.session_timeout_ms, lambda: self._pending_over(group, member_id)
             )

@@ -281,3 +281,22 @@ def _listen(world: LocalWorld, actors: list[Actor]) -> None:
         answer = world.take(actor.name)
         if answer is not None:
             actor.hear(answer)
+
+
+def test_member_ids_that_nobody_comes_back_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that only asks for ids fills no memory: the oldest id is void, and its owner is told to ask again."""
+    monkeypatch.setattr("broker.coordinators.rebalance.MAX_PENDING_JOINS", 3)
+    world = LocalWorld(offsets_partitions=1)
+    world.create_topic(OFFSETS_TOPIC, 1)
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    ids = [world.ask(request, 9).member_id for _ in range(5)]
+    assert list(world.runtime.shards[0].machine.groups["g"].pending_joins) == ids[2:]
+    request.member_id = ids[0]
+    assert world.ask(request, 9).error_code == ErrorCode.UNKNOWN_MEMBER_ID

@@ -1,0 +1,360 @@
+"""A log against a list, on both engines: whatever is done to it in whatever order, and whenever the power fails.
+
+RULES    1. What a reader gets is what the list holds, from the first whole batch of the log's start on.
+         2. A restart after a clean close finds everything; after a crash, a beginning of it that is at least what was
+            flushed.
+         3. Offsets, epochs, times, duplicates and aborted transactions are those of the batches that are left.
+         4. What was cut off is gone. (In truth a crash may bring it back: it was not acknowledged, and the leader's
+            epochs tell it from what came later.)
+NOT HERE Several logs, checkpoints and directories (tests/unit/storage/test_log_manager.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from protocol.records import ControlType
+from storage.engine import AbortedTransaction
+from storage.log import Checkpoint, Isolation, Log, Origin, PreparedAppend
+from tests.support.crashing_disk import CrashingDisk
+from tests.support.logs import (
+    EVERYTHING,
+    NOW_MS,
+    SMALL,
+    Engines,
+    Idempotent,
+    log_at,
+    marker,
+    produced,
+    records_of,
+    scattered,
+    segments,
+)
+
+PRODUCERS = 3
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the list remembers of a batch."""
+
+    base_offset: int
+    values: tuple[str, ...]
+    timestamp_ms: int
+    epoch: int
+    producer: Idempotent | None = None
+    ends: ControlType | None = None
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + max(len(self.values), 1)
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Steps that a broker may take, and what must hold after each."""
+
+    engines: Engines
+
+    @initialize(segment_bytes=st.sampled_from([400, 1000, 100_000]))
+    def begin(self, segment_bytes: int) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="log-machine-"))
+        self.disk = CrashingDisk()
+        self.config = replace(SMALL, segment_bytes=segment_bytes)
+        self.batches: list[Batch] = []
+        self.under_way: list[tuple[PreparedAppend, Batch]] = []
+        self.start_offset = 0
+        self.end_offset = 0
+        self.flushed = 0
+        self.epoch = 0
+        self.clock = NOW_MS
+        self.log = self.opened(is_clean=True)
+
+    def teardown(self) -> None:
+        if hasattr(self, "root"):
+            shutil.rmtree(self.root)
+
+    def opened(self, *, is_clean: bool) -> Log:
+        known = Checkpoint(self.flushed, self.start_offset, self.start_offset)
+        log = log_at(
+            self.root, engines=type(self).engines, disk=self.disk, config=self.config, is_clean=is_clean, known=known
+        )
+        log.open()
+        return log
+
+    # ---- what the list knows: also of batches that were trimmed, which have left producers and transactions ----
+
+    @property
+    def next_offset(self) -> int:
+        return self.under_way[-1][1].next_offset if self.under_way else self.end_offset
+
+    def all_batches(self) -> list[Batch]:
+        return [*self.batches, *(batch for _, batch in self.under_way)]
+
+    def next_of(self, producer_id: int) -> Idempotent | None:
+        """How a producer goes on; None when what it did is partly forgotten here."""
+        mine = [b for b in self.all_batches() if b.producer and b.producer.producer_id == producer_id]
+        records = [b for b in mine if b.ends is None]
+        if not records:
+            return Idempotent(producer_id, 0, 0)
+        last = records[-1].producer
+        assert last is not None
+        return last._replace(sequence=last.sequence + len(records[-1].values))
+
+    def open_transactions(self) -> dict[int, int]:
+        """First offset of each producer's open transaction."""
+        found: dict[int, int] = {}
+        for batch in self.all_batches():
+            if batch.producer is not None and batch.producer.transactional:
+                if batch.ends is None:
+                    found.setdefault(batch.producer.producer_id, batch.base_offset)
+                else:
+                    found.pop(batch.producer.producer_id, None)
+        return found
+
+    def aborted(self) -> list[tuple[int, int, int]]:
+        """Producer, first offset, marker's offset of each aborted transaction."""
+        first: dict[int, int] = {}
+        found = []
+        for batch in self.batches:
+            if batch.producer is None or not batch.producer.transactional:
+                continue
+            who = batch.producer.producer_id
+            if batch.ends is None:
+                first.setdefault(who, batch.base_offset)
+            elif who in first and batch.ends == ControlType.ABORT:
+                found.append((who, first.pop(who), batch.base_offset))
+            else:
+                first.pop(who, None)
+        return found
+
+    def cut(self, end_offset: int) -> None:
+        """Keep the whole batches before an offset."""
+        self.batches = [batch for batch in self.batches if batch.next_offset <= end_offset]
+
+    # ---- appending ---------------------------------------------------------------------------------------
+
+    @rule(
+        sizes=st.lists(st.integers(0, 120), min_size=1, max_size=3),
+        back_ms=st.integers(-50, 50),
+        producer_id=st.integers(-1, PRODUCERS - 1),
+    )
+    def prepare(self, sizes: list[int], back_ms: int, producer_id: int) -> None:
+        if len(self.under_way) == 3:
+            return
+        self.clock += 20
+        values = tuple(f"{self.next_offset + index}:" + "x" * size for index, size in enumerate(sizes))
+        who = self.next_of(producer_id) if producer_id >= 0 else None
+        if who is not None:
+            who = who._replace(transactional=producer_id == 0)
+        batch = Batch(self.next_offset, values, self.clock - back_ms, self.epoch, who)
+        data = produced(*values, timestamp_ms=batch.timestamp_ms, producer=who)
+        prepared = self.log.prepare(data, leader_epoch=self.epoch, wall_ms=self.clock)
+        assert prepared.duplicate is None
+        self.log.write(prepared)
+        self.under_way.append((prepared, batch))
+
+    @precondition(lambda self: self.under_way)
+    @rule()
+    def commit(self) -> None:
+        prepared, batch = self.under_way.pop(0)
+        info = self.log.commit(prepared, self.clock)
+        assert (info.base_offset, info.last_offset) == (batch.base_offset, batch.next_offset - 1)
+        self.batches.append(batch)
+        self.end_offset = batch.next_offset
+
+    @precondition(lambda self: self.under_way)
+    @rule(keep=st.integers(0, 2))
+    def abort(self, keep: int) -> None:
+        keep = min(keep, len(self.under_way) - 1)
+        self.log.abort(self.under_way[keep][0])
+        del self.under_way[keep:]
+        self.disk.forget_changes()  # rule 4
+
+    @precondition(lambda self: self.batches and not self.under_way)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        """One of a producer's last five batches comes again."""
+        mine: dict[int, list[Batch]] = {}
+        for batch in self.batches:
+            if batch.producer is not None and batch.ends is None:
+                mine.setdefault(batch.producer.producer_id, []).append(batch)
+        known = self.log.producers.producers
+        repeatable = [
+            batch
+            for producer_id, batches in mine.items()
+            for batch in batches[-5:]
+            if producer_id in known and any(kept[2] == batch.next_offset - 1 for kept in known[producer_id].batches)
+        ]
+        if repeatable:
+            batch = data.draw(st.sampled_from(repeatable))
+            again = produced(*batch.values, timestamp_ms=batch.timestamp_ms, producer=batch.producer)
+            info = self.log.append(again, leader_epoch=self.epoch, wall_ms=self.clock)
+            assert (info.duplicate, info.base_offset) == (True, batch.base_offset)
+
+    @precondition(lambda self: not self.under_way and self.open_transactions())
+    @rule(kind=st.sampled_from([ControlType.ABORT, ControlType.COMMIT]))
+    def end_transaction(self, kind: ControlType) -> None:
+        producer_id = next(iter(self.open_transactions()))
+        who = Idempotent(producer_id, 0, -1, transactional=True)
+        batch = Batch(self.end_offset, (), NOW_MS, self.epoch, who, kind)
+        self.log.append(
+            marker(kind, producer_id, 0), leader_epoch=self.epoch, wall_ms=self.clock, origin=Origin.COORDINATOR
+        )
+        self.batches.append(batch)
+        self.end_offset = batch.next_offset
+
+    @rule()
+    def new_epoch(self) -> None:
+        self.epoch += 1
+
+    # ---- cutting -----------------------------------------------------------------------------------------
+
+    @precondition(lambda self: not self.under_way)
+    @rule()
+    def roll(self) -> None:
+        self.log.roll(self.clock)
+
+    @precondition(lambda self: not self.under_way)
+    @rule(share=st.floats(0, 1))
+    def truncate(self, share: float) -> None:
+        self.log.high_watermark = self.end_offset
+        offset = self.start_offset + round(share * (self.end_offset - self.start_offset))
+        self.log.truncate(offset)
+        self.cut(offset)
+        self.end_offset = self.log.log_end_offset
+        assert self.end_offset == (self.batches[-1].next_offset if self.batches else offset) or not self.batches
+        assert self.end_offset <= offset
+        self.start_offset = min(self.start_offset, self.end_offset)
+        self.flushed = min(self.flushed, self.end_offset)
+        self.disk.forget_changes()  # rule 4
+
+    @precondition(lambda self: not self.under_way)
+    @rule(share=st.floats(0, 1))
+    def trim(self, share: float) -> None:
+        self.log.high_watermark = self.end_offset
+        self.start_offset += round(share * (self.end_offset - self.start_offset))
+        self.log.trim(self.start_offset, self.clock)
+        self.disk.forget_changes()
+
+    # ---- durability and restarts -------------------------------------------------------------------------
+
+    @rule()
+    def flush(self) -> None:
+        self.log.sync_work()()
+        self.log.flushed(self.end_offset)
+        self.flushed = self.end_offset
+
+    @precondition(lambda self: not self.under_way)
+    @rule()
+    def close_and_reopen(self) -> None:
+        self.log.close()
+        self.flushed = self.end_offset
+        self.log = self.opened(is_clean=True)
+        assert self.log.flushed_end_offset == self.end_offset
+
+    @rule(seed=st.integers(0, 2**32))
+    def crash(self, seed: int) -> None:
+        written = self.all_batches()
+        self.under_way.clear()
+        self.disk.crash(Random(seed))
+        self.log = self.opened(is_clean=False)
+        end_offset = self.log.log_end_offset
+        assert end_offset >= self.flushed
+        self.batches = written
+        self.cut(end_offset)
+        if self.batches:
+            assert self.batches[-1].next_offset == end_offset or end_offset == self.start_offset
+        self.end_offset = end_offset
+
+    # ---- what must hold ----------------------------------------------------------------------------------
+
+    @invariant()
+    def all_is_as_in_the_list(self) -> None:
+        if hasattr(self, "log"):
+            self.reads_are_what_was_appended()
+            self.epochs_are_those_of_the_batches()
+            self.times_are_found()
+            self.undecided_transactions_are_not_read()
+            self.aborted_transactions_are_told()
+
+    def reads_are_what_was_appended(self) -> None:
+        log = self.log
+        assert (log.log_start_offset, log.log_end_offset) == (self.start_offset, self.end_offset)
+        assert log.flushed_end_offset == self.flushed
+        read = [(record.offset, (record.value or b"").decode(), record.timestamp_ms) for record in records_of(log)]
+        expected = [
+            (batch.base_offset + index, value, batch.timestamp_ms)
+            for batch in self.batches
+            if batch.next_offset > self.start_offset
+            for index, value in enumerate(batch.values)
+        ]
+        assert read == expected
+
+    def epochs_are_those_of_the_batches(self) -> None:
+        for batch in self.batches:
+            if batch.base_offset >= self.start_offset:
+                assert self.log.epoch_of(batch.base_offset) == batch.epoch
+
+    def times_are_found(self) -> None:
+        stamps = sorted({batch.timestamp_ms for batch in self.batches})
+        for target in stamps[:: max(len(stamps) // 3, 1)]:
+            candidates = [
+                max(batch.base_offset, self.start_offset)
+                for batch in self.batches
+                if batch.timestamp_ms >= target and batch.next_offset > self.start_offset
+            ]
+            found = self.log.offset_for_timestamp(target)
+            assert (found[1] if found else None) == (candidates[0] if candidates else None)
+
+    def undecided_transactions_are_not_read(self) -> None:
+        log = self.log
+        log.high_watermark = self.end_offset
+        first = min(
+            (offset for offset in self.open_transactions().values() if offset < self.end_offset),
+            default=self.end_offset,
+        )
+        assert log.last_stable_offset == max(first, self.start_offset)
+
+    def aborted_transactions_are_told(self) -> None:
+        told: list[AbortedTransaction] = self.log.open().aborted(self.start_offset, self.end_offset)
+        known = [found[:3] for found in told]
+        assert [found for found in known if found[1] >= self.start_offset] == [
+            found for found in self.aborted() if found[1] >= self.start_offset
+        ]
+        for offset in {self.start_offset, self.end_offset}:
+            info = self.log.read(offset, EVERYTHING, Isolation.LAST_STABLE)
+            assert info.aborted is not None
+
+
+class SegmentsMachine(LogMachine):
+    """On Kafka's engine."""
+
+    engines = staticmethod(segments)
+
+
+class ScatteredMachine(LogMachine):
+    """On the engine of the tests."""
+
+    engines = staticmethod(scattered)
+
+
+EFFORT = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+TestSegments = SegmentsMachine.TestCase
+TestSegments.settings = EFFORT
+TestScattered = ScatteredMachine.TestCase
+TestScattered.settings = EFFORT

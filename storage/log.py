@@ -451,7 +451,7 @@ class Log:
         if offset >= engine.end_offset:
             self._epochs.truncate(engine.end_offset)  # an epoch that began, and then had no records
             return False
-        if offset <= engine.start_offset:
+        if offset < engine.start_offset:
             self.truncate_fully(offset)
             return True
         engine.truncate(offset)
@@ -552,29 +552,28 @@ class Log:
     def sync_work(self) -> Callable[[], None]:
         """What makes the log durable up to its present end; say `flushed` with that end when it has succeeded."""
         engine = self.open()
-        syncs = [engine.collect_sync().run]
-        write_epochs = self._epochs.collect_write()
-        if write_epochs is not None:
-            syncs.append(write_epochs)
+        works = [engine.collect_sync().run, self._epochs.collect_write(), self._snapshots.collect_sync()]
         if not self._is_named_durably:
             self._is_named_durably = True
-            syncs.append(names_sync(self._disk, self.directory, self.path))
+            works.append(names_sync(self._disk, self.directory, self.path))
         self._appends.has_rolled = False
         self._unflushed_since_ms = -1
-        return syncs[0] if len(syncs) == 1 else _all_of(syncs)
+
+        def run() -> None:
+            try:
+                for work in works:
+                    if work is not None and not self.is_offline:
+                        work()
+            except StorageError:
+                if not self.is_offline:  # else the log was deleted while the thread was at work
+                    raise
+
+        return run
 
     def flushed(self, end_offset: int) -> None:
         """All before `end_offset` is durable: a sync work made when the log ended there has succeeded."""
         if self._engine is not None:
             self._engine.mark_flushed(end_offset)
-
-
-def _all_of(syncs: list[Callable[[], None]]) -> Callable[[], None]:
-    def run() -> None:
-        for sync in syncs:
-            sync()
-
-    return run
 
 
 __all__ = [

@@ -4,11 +4,13 @@ RULES    1. A snapshot of an offset holds what all batches before that offset ha
             believed is deleted, and an earlier one with a longer replay takes its place.
          2. There is one where each segment but the first begins, and one at the end of a log that was closed. Those of
             segments that are gone, and those behind the end, are deleted.
-         3. A snapshot need not be durable before the log is: what is lost is found again by replaying batches.
+         3. A snapshot becomes durable with the log's next flush; what is lost before is found by replaying batches.
 NOT HERE Its bytes (producers.py); when to take one (log.py).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from storage.disk import Disk
 from storage.producers import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
@@ -17,11 +19,12 @@ from storage.producers import CorruptSnapshot, ProducerState, snapshot_name, sna
 class Snapshots:
     """The snapshot files in one partition's directory."""
 
-    __slots__ = ("_directory", "_disk", "offsets")
+    __slots__ = ("_directory", "_disk", "_unsynced", "offsets")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
+        self._unsynced: list[str] = []
         self.offsets: list[int] = sorted(
             offset for name in disk.listdir(directory) if (offset := snapshot_offset(name)) is not None
         )
@@ -29,8 +32,26 @@ class Snapshots:
     def take(self, offset: int, data: bytes, *, sync: bool = False) -> None:
         """Write the snapshot of an offset."""
         self._disk.replace_atomically(self._path(offset), data, sync=sync)
+        if not sync:
+            self._unsynced.append(self._path(offset))
         if offset not in self.offsets:
             self.offsets = sorted([*self.offsets, offset])
+
+    def collect_sync(self) -> Callable[[], None] | None:
+        """What makes them durable, for a thread; None when they are."""
+        disk, directory = self._disk, self._directory
+        # Opened here: one may be deleted before the thread comes to it.
+        files = [disk.open(path, write=True) for path in self._unsynced if disk.exists(path)]
+        self._unsynced = []
+        if not files:
+            return None
+
+        def run() -> None:
+            for file in files:
+                file.sync()
+            disk.sync_dir(directory)
+
+        return run
 
     def restore(self, producers: ProducerState, end_offset: int) -> int | None:
         """Make `producers` know what the newest snapshot at or before `end_offset` holds; its offset, or None."""

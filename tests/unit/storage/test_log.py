@@ -780,3 +780,34 @@ def test_regions_outlive_the_log(make: Make, tmp_path: Path) -> None:
     for path in (tmp_path / "t-0").iterdir():
         path.unlink()
     assert len(os.pread(region.file.fileno(), region.length, region.position)) == region.length
+
+
+def test_a_sync_that_comes_after_a_deletion_is_no_failure(make: Make, tmp_path: Path) -> None:
+    """The thread finds another name, or nothing: the directory is not to blame."""
+    log = make()
+    fill(log, 5, epoch=2)
+    before, after = log.sync_work(), log.sync_work()
+    append(log, BIG, epoch=3)
+    late = log.sync_work()
+    before()
+    log.delete()
+    (tmp_path / "t-0").rename(tmp_path / "t-0.0-delete")
+    after()
+    late()
+    assert not (tmp_path / "t-0").exists()
+
+
+def test_a_snapshot_is_durable_when_the_recovery_point_has_passed_it(make: Make, tmp_path: Path) -> None:
+    """snapshots.py rule 3; one that was trimmed away meanwhile does no harm."""
+    disk = FaultyDisk()
+    log = make(disk=disk)
+    fill(log, 5)
+    work = log.sync_work()
+    log.high_watermark = 5
+    log.trim(4, NOW_MS)
+    disk.forget_history()
+    work()
+    assert any(path.endswith(f"{4:020d}.snapshot") for path in disk.syncs)
+    disk.forget_history()
+    log.sync_work()()
+    assert not any(path.endswith(".snapshot") for path in disk.syncs)

@@ -276,6 +276,7 @@ def test_session_idle_for_two_minutes_gives_way(sessions):
     for _ in range(3):
         create(sessions)
     sessions.open(request(100, 1), 12, EVICTION_MS, is_follower=False)
+    assert create(sessions, mono_ms=EVICTION_MS).session_id == 0
     made = create(sessions, mono_ms=EVICTION_MS + 1)
     assert made.session_id == 103
     assert sessions.find(101) is None

@@ -3,7 +3,8 @@
 RULES    1. At most one request of a connection is in work, its answer's sending included; later frames wait in order.
          2. The socket is watched for writing only while something is unsent, and for reading only while little waits.
          3. A request that can be answered at once is answered in the same callback: no task, no future.
-         4. A peer that breaks the protocol costs one log line and its connection, never more.
+         4. A muted connection (throttled: `ConnectionInfo.muted_until_mono_ms`) gets its answer, then no work until then.
+         5. A peer that breaks the protocol costs one log line and its connection, never more.
 NOT HERE Accepting (`listener.py`), what a request means (`handlers/`), how parts leave (`sender.py`).
 """
 
@@ -24,7 +25,8 @@ from protocol.framing import FrameReader, Part
 _log = logging.getLogger("barnabas.network")
 
 _WAITING_FRAMES = 8
-"""Frames that may wait behind a request in work before the socket is left unread."""
+_WAITING_BYTES = 1024 * 1024
+"""Frames and bytes that may wait behind a request in work before the socket is left unread."""
 
 
 class Connection:
@@ -106,7 +108,8 @@ class Connection:
         while frames and not self._busy and not self.is_closed:
             self._serve(frames.popleft())
         if not self.is_closed:
-            self._watch_reading(wanted=len(frames) < _WAITING_FRAMES)
+            waiting_bytes = sum(map(len, frames))
+            self._watch_reading(wanted=len(frames) < _WAITING_FRAMES and waiting_bytes < _WAITING_BYTES)
 
     def _serve(self, frame: bytearray) -> None:
         now_ms = time.monotonic_ns() // 1_000_000
@@ -146,6 +149,25 @@ class Connection:
         if not done:
             self._busy = True
             self._watch_writing(wanted=True)
+        elif self.info.muted_until_mono_ms:
+            self._mute()
+
+    def _mute(self) -> None:
+        """Work on nothing until the mute is over."""
+        left_ms = self.info.muted_until_mono_ms - time.monotonic_ns() // 1_000_000
+        self.info.muted_until_mono_ms = 0
+        if left_ms > 0:
+            self._busy = True
+            self._loop.call_later(left_ms / 1000, self._go_on)
+
+    def _go_on(self) -> None:
+        """The answer is sent and no mute holds: take the next request."""
+        if self.is_closed:
+            return
+        self._busy = False
+        if self.info.muted_until_mono_ms:
+            self._mute()
+        self._serve_waiting()
 
     def _on_writable(self) -> None:
         self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
@@ -156,8 +178,7 @@ class Connection:
             return
         if done:
             self._watch_writing(wanted=False)
-            self._busy = False
-            self._serve_waiting()
+            self._go_on()
 
     def _lose(self, error: Exception) -> None:
         if isinstance(error, RegionEnded):

@@ -1,0 +1,200 @@
+"""The life of one connection over a fake loop and a fake wire: order, back pressure, mute, cancellation."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from broker.handlers.router import Pending
+from broker.network import connection as module
+from broker.network.connection import Connection
+from broker.network.exchange import CloseConnection, ConnectionInfo
+from protocol.errors import MalformedRequest
+from protocol.framing import FrameReader
+
+
+class FakeLoop:
+    """Remembers what is watched; the test calls."""
+
+    def __init__(self) -> None:
+        self.readers, self.writers, self.soon, self.later = {}, {}, [], []
+
+    def add_reader(self, fd, callback):
+        self.readers[fd] = callback
+
+    def remove_reader(self, fd):
+        self.readers.pop(fd, None)
+
+    def add_writer(self, fd, callback):
+        self.writers[fd] = callback
+
+    def remove_writer(self, fd):
+        self.writers.pop(fd, None)
+
+    def call_soon(self, callback, *arguments):
+        self.soon.append((callback, arguments))
+
+    def call_later(self, delay_s, callback):
+        self.later.append((delay_s, callback))
+
+    def run_soon(self) -> None:
+        while self.soon:
+            callback, arguments = self.soon.pop(0)
+            callback(*arguments)
+
+
+class FakeWire:
+    """What was received in pieces, and what was sent as far as there was room."""
+
+    def __init__(self) -> None:
+        self.incoming: list[bytes] = []
+        self.sent = b""
+        self.room = 10**9
+        self.is_closed = False
+
+    def fileno(self) -> int:
+        return 7
+
+    def receive(self, space):
+        if not self.incoming:
+            return None
+        piece = self.incoming.pop(0)
+        space[: len(piece)] = piece
+        return len(piece)
+
+    def send(self, buffer, *, more):
+        taken = bytes(buffer[: self.room])
+        self.room -= len(taken)
+        self.sent += taken
+        return len(taken) if taken or not buffer else None
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class World:
+    """One connection; each frame's first byte says how it is answered."""
+
+    def __init__(self) -> None:
+        self.loop, self.wire = FakeLoop(), FakeWire()
+        self.info = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
+        self.pending: dict[bytes, Pending] = {}
+        self.closed: list[Connection] = []
+        self.connection = Connection(
+            self.loop, self.wire, self.info, self.dispatch, FrameReader(1 << 26, bytearray(1 << 22)), self.closed.append
+        )
+        self.connection.start()
+
+    def dispatch(self, frame, info, mono_ms):
+        body = bytes(frame)
+        if body.startswith(b"later"):
+            self.pending[body] = Pending()
+            return self.pending[body]
+        if body.startswith(b"never"):
+            return None
+        if body.startswith(b"broken"):
+            raise MalformedRequest("broken on purpose")
+        if body.startswith(b"close"):
+            raise CloseConnection("closed on purpose")
+        if body.startswith(b"mute"):
+            info.muted_until_mono_ms = mono_ms + 5000
+        return [body + b";"]
+
+    def receive(self, *bodies: bytes) -> None:
+        stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+        self.receive_bytes(stream)
+
+    def receive_bytes(self, stream: bytes) -> None:
+        self.wire.incoming.append(stream)
+        self.loop.readers[7]()
+
+
+def test_answers_leave_in_the_order_of_the_requests_though_one_comes_later() -> None:
+    """Rule 1."""
+    world = World()
+    world.receive(b"a", b"later1", b"b", b"never", b"c")
+    assert world.wire.sent == b"a;"
+    world.pending[b"later1"].complete([b"later1;"])
+    world.loop.run_soon()
+    assert world.wire.sent == b"a;later1;b;c;"
+
+
+def test_an_answer_that_is_there_already_is_sent_at_once() -> None:
+    """A Pending may be completed before it is returned."""
+    world = World()
+    done = Pending()
+    done.complete([b"done;"])
+    world.dispatch = None
+    world.connection._dispatch = lambda frame, info, mono_ms: done
+    world.receive(b"x")
+    assert world.wire.sent == b"done;"
+
+
+def test_the_socket_is_watched_for_writing_only_while_something_is_unsent() -> None:
+    """Rule 2, seeds.md Z3: write interest on and off; the next request waits for the whole answer."""
+    world = World()
+    world.wire.room = 3
+    world.receive(b"long answer", b"next")
+    assert (world.wire.sent, list(world.loop.writers)) == (b"lon", [7])
+    world.wire.room = 10**9
+    world.loop.writers[7]()
+    assert (world.wire.sent, list(world.loop.writers)) == (b"long answer;next;", [])
+
+
+@pytest.mark.parametrize("waiting", [[b"x"] * module._WAITING_FRAMES, [b"x" * module._WAITING_BYTES]])
+def test_a_peer_that_sends_without_reading_is_not_read_any_more(waiting: list[bytes]) -> None:
+    """Rule 2: back pressure by frames and by bytes, given up when the request in work is answered."""
+    world = World()
+    world.receive(b"later", *waiting)
+    assert world.loop.readers == {}
+    world.pending[b"later"].complete([b"later;"])
+    world.loop.run_soon()
+    assert list(world.loop.readers) == [7]
+    assert world.wire.sent == b"later;" + b"".join(body + b";" for body in waiting)
+
+
+def test_a_muted_connection_gets_its_answer_and_then_waits() -> None:
+    """Rule 4: throttling delays the next request, not the answer."""
+    world = World()
+    world.receive(b"mute", b"next")
+    assert world.wire.sent == b"mute;"
+    ((delay_s, go_on),) = world.loop.later
+    assert 4 < delay_s <= 5
+    go_on()
+    assert world.wire.sent == b"mute;next;"
+
+
+def test_a_peer_that_leaves_cancels_what_waits() -> None:
+    """The handler hears of it once; the answer that still comes goes nowhere."""
+    world = World()
+    world.receive(b"later")
+    cancelled = []
+    world.pending[b"later"].on_cancel = lambda: cancelled.append(True)
+    world.receive_bytes(b"")
+    world.pending[b"later"].complete([b"too late"])
+    assert (world.wire.is_closed, cancelled, world.closed, world.wire.sent) == (True, [True], [world.connection], b"")
+    assert (world.loop.readers, world.loop.writers) == ({}, {})
+
+
+@pytest.mark.parametrize("body", [b"broken", b"close"])
+def test_a_broken_peer_costs_one_log_line_and_its_connection(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Rule 5."""
+    world = World()
+    world.receive(b"a", body, b"b")
+    assert (world.wire.sent, world.wire.is_closed, len(caplog.records)) == (b"a;", True, 1)
+
+
+def test_a_frame_above_the_limit_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """docs/limits.md: nothing is allocated for it."""
+    world = World()
+    world.receive_bytes(struct.pack(">i", 1 << 30) + b"x")
+    assert (world.wire.is_closed, len(caplog.records)) == (True, 1)
+
+
+def test_a_pending_answer_may_end_the_connection_instead() -> None:
+    """Produce with acks=0 has no other way to tell of an error."""
+    world = World()
+    world.receive(b"later")
+    world.pending[b"later"].close("no way to say it")
+    assert world.wire.is_closed

@@ -297,6 +297,7 @@ def test_truncation_cuts_across_segments(tmp_path: Path, offset: int) -> None:
     engine.truncate(offset)
     assert engine.end_offset == engine.flushed_end_offset == offset
     assert engine.size_bytes == 1000 * offset
+    assert bases(engine) == [base for base in (0, 10, 20) if base <= offset]
     for number in range(offset, 30):
         append(engine, batch(number, timestamp_ms=NOW_MS + number, size=1000))
     for number in range(30):

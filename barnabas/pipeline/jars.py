@@ -74,7 +74,7 @@ def _copy_with_maven(folder: Path) -> str | None:
         pom = work / "pom.xml"
         pom.write_text(_pom())
         outcome = subprocess.run(
-            ["mvn", "-q", "-B", "-f", str(pom), COPY, f"-DoutputDirectory={work / 'jars'}"],
+            ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(pom), COPY, f"-DoutputDirectory={work / 'jars'}"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -29,6 +29,7 @@ import pytest
 HERE = Path(__file__).parent
 KAFKA_VERSION = "4.3.1"
 BROKER_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 20.0
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -265,25 +266,18 @@ def fetch_jars() -> None:
         raise SystemExit("Kafka's jars need a JDK 17 and Maven (mvn): install both, then run make kafka-jars.")
     libs = kafka_home() / "libs"
     libs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="kafka-pom-") as work:
-        # A copy, so that Maven leaves nothing beside our sources.
+    with tempfile.TemporaryDirectory(prefix=".jars-", dir=kafka_home()) as work:
+        # A copy of the pom, so that Maven leaves nothing beside our sources.
         pom = shutil.copy(HERE / "apache-kafka-pom.xml", Path(work) / "pom.xml")
+        command = ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(pom), COPY, "-DincludeScope=runtime"]
         outcome = subprocess.run(
-            [
-                "mvn",
-                "-q",
-                "-B",
-                "-f",
-                str(pom),
-                "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies",
-                "-DincludeScope=runtime",
-                f"-DoutputDirectory={libs}",
-            ],
-            stdin=subprocess.DEVNULL,
-            check=False,
+            [*command, f"-DoutputDirectory={Path(work) / 'libs'}"], stdin=subprocess.DEVNULL, check=False
         )
-    if outcome.returncode != 0 or kafka_classpath() is None:
-        raise SystemExit(f"Maven did not copy Kafka's jars to {libs}: its own lines above say why.")
+        if outcome.returncode != 0:
+            raise SystemExit(f"Maven did not copy Kafka's jars to {libs}: its own lines above say why.")
+        # The broker's own jar comes last: it stands for all of them.
+        for jar in sorted((Path(work) / "libs").iterdir(), key=lambda path: path.name == BROKER_JAR):
+            jar.replace(libs / jar.name)
 
 
 if __name__ == "__main__":

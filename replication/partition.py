@@ -252,9 +252,7 @@ class Partition:
         self._wake(self.end_key)
 
     # ------------------------------------------------------------ appending
-    def prepare(
-        self, records: bytearray | memoryview, acks: int, wall_ms: int, origin: Origin
-    ) -> PreparedAppend:
+    def prepare(self, records: bytearray | memoryview, acks: int, wall_ms: int, origin: Origin) -> PreparedAppend:
         """The first step of an append.
 
         Raises:

@@ -311,9 +311,7 @@ class _Fetch(Waiter):
             data = found[partition][0]
             if last is None or partition.topic_id != last.topic_id or partition.topic != last.topic:
                 topics.append(
-                    FetchableTopicResponse(
-                        topic=partition.topic or "", topic_id=partition.topic_id, partitions=[data]
-                    )
+                    FetchableTopicResponse(topic=partition.topic or "", topic_id=partition.topic_id, partitions=[data])
                 )
                 last = partition
             else:

@@ -29,7 +29,5 @@ def node_endpoints(image: MetadataImage, leaders: Iterable[LeaderIdAndEpoch], li
         broker = image.brokers.get(leader_id)
         endpoint = broker.endpoint(listener) if broker is not None and broker.is_active else None
         if broker is not None and endpoint is not None:
-            endpoints.append(
-                NodeEndpoint(node_id=leader_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-            )
+            endpoints.append(NodeEndpoint(node_id=leader_id, host=endpoint.host, port=endpoint.port, rack=broker.rack))
     return endpoints

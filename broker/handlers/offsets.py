@@ -112,9 +112,7 @@ class OffsetsHandler:
         self, ctx: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         """Answer one OffsetForLeaderEpoch; a broker may ask about every topic, a client about what it may describe."""
-        is_broker = self._authorizer.authorize(
-            ctx.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
-        )
+        is_broker = self._authorizer.authorize(ctx.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
         return OffsetForLeaderEpochResponse(
             topics=[
                 OffsetForLeaderTopicResult(

@@ -140,9 +140,7 @@ class _Produce:
             refusal = error
         for data in topic.partition_data:
             # Timed out until something else is known: that is what an answer at the deadline says.
-            answer = PartitionProduceResponse(
-                index=data.index, error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1
-            )
+            answer = PartitionProduceResponse(index=data.index, error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
             answers.append(answer)
             self._waiting += 1
             if refusal is None:
@@ -160,9 +158,7 @@ class _Produce:
 
     def _authorize(self, topic: str) -> None:
         ctx = self._ctx
-        if not self._handler.authorizer.authorize(
-            ctx.connection.principal, Operation.WRITE, Resource.TOPIC, topic
-        ):
+        if not self._handler.authorizer.authorize(ctx.connection.principal, Operation.WRITE, Resource.TOPIC, topic):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if topic in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
@@ -209,9 +205,7 @@ class _Produce:
         if not self._waiting and pending is not None:
             self._complete(pending)
 
-    def _explain(
-        self, topic: str, answer: PartitionProduceResponse, code: ErrorCode, error: KafkaError | None
-    ) -> None:
+    def _explain(self, topic: str, answer: PartitionProduceResponse, code: ErrorCode, error: KafkaError | None) -> None:
         self._has_error = True
         if error is not None:
             answer.error_message = error.message

@@ -102,9 +102,7 @@ class ProducerIdsHandler:
         if name is not None:
             if not self._authorizer.authorize(ctx.principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, name):
                 return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        elif not self._authorizer.authorize(
-            ctx.principal, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME
-        ):
+        elif not self._authorizer.authorize(ctx.principal, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME):
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if (request.producer_id == NO_PRODUCER_ID) is not (request.producer_epoch == NO_PRODUCER_EPOCH):
             return ErrorCode.INVALID_REQUEST

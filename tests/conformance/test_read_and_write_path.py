@@ -5,7 +5,6 @@ The same requests go to both brokers; what they answer is written down as a tran
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,6 +36,7 @@ from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder, headers
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.raw_client import RawClient
+from tests.support.waiting import until
 
 TOPICS: dict[str, dict[str, str]] = {
     "plain": {},
@@ -77,14 +77,12 @@ class Script:
         assert not [topic for topic in answer.topics if topic.error_code], answer
         wanted = [MetadataRequestTopic(name=name) for name in TOPICS]
         self.ids = {topic.name: topic.topic_id for topic in self.client.ask(MetadataRequest(topics=wanted), 10).topics}
-        deadline = time.monotonic() + 20
-        while any(
-            part.error_code
-            for topic in self.list_offsets({name: {0: -1, 1: -1, 2: -1} for name in TOPICS}).topics
-            for part in topic.partitions
-        ):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(self.are_topics_ready, "topics that are served")
+
+    def are_topics_ready(self) -> bool:
+        """Whether every partition has a leader that knows of it."""
+        answer = self.list_offsets({name: {0: -1, 1: -1, 2: -1} for name in TOPICS})
+        return not any(part.error_code for topic in answer.topics for part in topic.partitions)
 
     # ------------------------------------------------------------ requests
     def produce(self, batches: list[tuple[str, int, bytes]], version: int = 9, acks: int = -1, **more: Any) -> Any:
@@ -145,6 +143,12 @@ class Script:
         part = OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
         topics = [OffsetForLeaderTopic(topic=name, partitions=[part])]
         return self.client.ask(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), version)
+
+    def new_producer_id(self, version: int) -> Any:
+        """Send InitProducerId; None while the broker has no block of ids yet, as Kafka at first."""
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        answer = self.client.ask(request, version)
+        return None if answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else answer
 
     # ------------------------------------------------------------ the transcript
     def note(self, step: str, *lines: str) -> None:
@@ -253,9 +257,7 @@ def write(script: Script) -> None:
     old = script.batch(producer_id=4000, producer_epoch=1, base_sequence=0)
     script.note_produce("produce idempotent epoch 1", script.produce([("plain", 2, old)]))
     script.note_produce("produce idempotent epoch 0", script.produce([("plain", 2, idempotent)]))
-    script.note_produce(
-        "produce with a transactional id", script.produce([("plain", 0, one)], transactional_id="tx")
-    )
+    script.note_produce("produce with a transactional id", script.produce([("plain", 0, one)], transactional_id="tx"))
     script.client.socket.settimeout(1)
     script.note_outcome("produce acks=0", lambda: script.produce([("plain", 1, one)], acks=0))
     script.client.socket.settimeout(1)
@@ -364,9 +366,7 @@ def look_up(script: Script) -> None:
 def identify(script: Script) -> None:
     """InitProducerId without a transactional id."""
     for version in range(6):
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
-        while (answer := script.client.ask(request, version)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            time.sleep(0.05)  # Kafka fetches its first block of ids now
+        answer = until(lambda version=version: script.new_producer_id(version), "a block of producer ids")
         script.note(f"producer id v{version}", f"{answer.error_code} {answer.producer_epoch} {answer.producer_id >= 0}")
     for producer_id, epoch in ((5, 3), (5, -1), (-1, 3)):
         request = InitProducerIdRequest(
@@ -416,4 +416,3 @@ def test_answers_are_those_of_apache_kafka(kafka: dict[str, list[str]], ours: di
     ]
     assert not differing, "\n".join(differing)
     assert list(ours) == list(kafka)
-

@@ -7,6 +7,8 @@ import os
 import random
 from typing import Any
 
+import pytest
+
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.offsets import OffsetsHandler
@@ -146,9 +148,7 @@ class World:
         ids = {directory: bytes([number]) * 16 for number, directory in enumerate(paths)}
         self.log_manager = LogManager(disk or Disk(), ids, LogConfig(), random_bytes=random.Random(1).randbytes)
         self.log_manager.load()
-        self.replicas = ReplicaManager(
-            self.log_manager, self.worker, self.purgatory, self.image, SELF, settings or {}
-        )
+        self.replicas = ReplicaManager(self.log_manager, self.worker, self.purgatory, self.image, SELF, settings or {})
         session_ids = itertools.count(1001)
         self.sessions = FetchSessions(self.purgatory, lambda: next(session_ids))
         self.fetching = FetchHandler(self.replicas, self.sessions, self.purgatory, self.authorizer)
@@ -226,9 +226,7 @@ class World:
 
     # ------------------------------------------------------------ requests
     def context(self, api_key: int, version: int, client_id: str = "test") -> RequestContext:
-        connection = ConnectionInfo(
-            1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS"
-        )
+        connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
         return RequestContext(api_key, version, 1, client_id, connection, self.mono_ms, self.wall_ms)
 
     def produce_request(
@@ -243,9 +241,7 @@ class World:
                 topic_id = known.topic_id if known is not None and version >= 13 else ZERO_UUID
                 topics.append(TopicProduceData(name=name, topic_id=topic_id, partition_data=[]))
             topics[-1].partition_data.append(data)
-        return ProduceRequest(
-            transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics
-        )
+        return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
 
     def produce_all(
         self, batches: list[tuple[str, int, Any]], *, version: int = 12, client_id: str = "test", **request: Any
@@ -346,9 +342,7 @@ def named(answer: Answer) -> list[tuple[str, int]]:
     """The partitions that a Fetch's answer names, in its order."""
     assert answer.is_done, "not answered yet"
     return [
-        (topic.topic, partition.partition_index)
-        for topic in answer.message.responses
-        for partition in topic.partitions
+        (topic.topic, partition.partition_index) for topic in answer.message.responses for partition in topic.partitions
     ]
 
 
@@ -356,3 +350,34 @@ def offsets(data: PartitionData) -> list[int]:
     """Base offsets of the batches that were fetched."""
     assert isinstance(data.records, bytes)
     return [header.base_offset for _, header in headers(data.records)]
+
+
+def note_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions that are looked at from now on."""
+    looked: list[int] = []
+    read = world.replicas.read
+
+    def note(topic: str, index: int, *rest: Any, **more: Any) -> Any:
+        looked.append(index)
+        return read(topic, index, *rest, **more)
+
+    monkeypatch.setattr(world.replicas, "read", note)
+    return looked
+
+
+class Client:
+    """A client with an incremental session, as Kafka's own behaves."""
+
+    def __init__(self, world: World, version: int = 12, **request: Any) -> None:
+        self.world, self.version, self.request = world, version, request
+        self.session = (0, 0)
+
+    def fetch(self, positions: dict[tuple[str, int], int] | None = None, **request: Any) -> Answer:
+        """Ask on, for these positions and what the session knows."""
+        answer = self.world.fetch_all(
+            positions or {}, version=self.version, session=self.session, **{**self.request, **request}
+        )
+        self.session = (self.session[0], self.session[1] + 1)
+        if answer.is_done and answer.message.session_id:
+            self.session = (answer.message.session_id, self.session[1])
+        return answer

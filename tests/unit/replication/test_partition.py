@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
-from replication.image import PartitionState
 from replication.partition import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -26,108 +23,8 @@ from replication.partition import (
     state_key,
 )
 from storage.log import Isolation
-from storage.settings import MAX_LONG
 from storage.validation import Origin
-
-SELF = 1
-LAG_MS = 30_000
-
-
-class NumbersLog:
-    """A log without bytes: records are counts."""
-
-    def __init__(self, end: int = 0, flush_messages: int = MAX_LONG, min_insync_replicas: int = 1) -> None:
-        self.topic, self.partition, self.topic_id, self.directory = "t", 0, bytes(16), "d"
-        self.log_start_offset = 0
-        self.log_end_offset = end
-        self.flushed_end_offset = end
-        self.high_watermark = 0
-        self.config = SimpleNamespace(flush_messages=flush_messages, min_insync_replicas=min_insync_replicas)
-        self.epochs: list[tuple[int, int]] = []
-        self.is_open = True
-        self.open_transaction: int | None = None
-        self.by_time: tuple[int, int, int] | None = None
-
-    @property
-    def unflushed_messages(self) -> int:
-        return self.log_end_offset - self.flushed_end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        first = self.open_transaction
-        return self.high_watermark if first is None else min(self.high_watermark, first)
-
-    def assign_epoch(self, epoch: int) -> None:
-        if not self.epochs or self.epochs[-1][0] < epoch:
-            self.epochs.append((epoch, self.log_end_offset))
-
-    def epoch_of(self, offset: int) -> int:
-        return max((epoch for epoch, start in self.epochs if start <= offset), default=-1)
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        if epoch == self.epochs[-1][0]:
-            return epoch, self.log_end_offset
-        known = [other for other, _ in self.epochs if other <= epoch]
-        later = [start for other, start in self.epochs if other > epoch]
-        return (known[-1] if known else epoch, later[0]) if later else (-1, -1)
-
-    def prepare(self, records, *, leader_epoch, wall_ms, origin):
-        return records
-
-    def commit(self, prepared, wall_ms):
-        base = self.log_end_offset
-        self.log_end_offset += prepared
-        return SimpleNamespace(base_offset=base, last_offset=self.log_end_offset - 1)
-
-    def read(self, offset, max_bytes, isolation, *, min_one_batch):
-        return SimpleNamespace(offset=offset, isolation=isolation)
-
-    def offset_for_timestamp(self, target_ms):
-        return self.by_time
-
-    def offset_of_max_timestamp(self):
-        return self.by_time
-
-
-def state(
-    leader: int = SELF, epoch: int = 0, replicas: tuple[int, ...] = (1,), isr: tuple[int, ...] | None = None
-) -> PartitionState:
-    return PartitionState(replicas, replicas if isr is None else isr, leader, epoch, 0)
-
-
-class Rig:
-    def __init__(self, replicas=(1,), isr=None, epoch=0, **log):
-        self.log = NumbersLog(**log)
-        self.woken = []
-        self.wanted_syncs = 0
-        self.partition = Partition(self.log, SELF, self.woken.append, self.want_sync)
-        self.partition.lead(state(epoch=epoch, replicas=replicas, isr=isr), 0)
-        self.woken.clear()
-        self.settled = []
-
-    def append(self, count=1, acks=ACKS_ALL):
-        """Append so many records; the acknowledgement is noted under the base offset."""
-        partition = self.partition
-        info = partition.commit(partition.prepare(count, acks, 0, Origin.CLIENT), 0)
-        code = partition.acknowledged(acks, info.last_offset + 1)
-        if code is None:
-            note = lambda code: self.settled.append((info.base_offset, code))  # noqa: E731
-            partition.await_acknowledgement(acks, info.last_offset + 1, note)
-        else:
-            self.settled.append((info.base_offset, code))
-
-    def want_sync(self, partition):
-        self.wanted_syncs += 1
-
-    def sync(self):
-        self.log.flushed_end_offset = self.log.log_end_offset
-        self.partition.own_end_moved()
-
-    def fetch(self, replica, offset, mono_ms=0, epoch=0, broker_epoch=-1):
-        position = FetchPosition(offset, epoch)
-        reader = Reader(replica, Isolation.LOG_END, broker_epoch=broker_epoch)
-        self.partition.update_follower(reader, position, self.log.log_end_offset, mono_ms, LAG_MS)
-
+from tests.support.partition_rig import LAG_MS, SELF, Rig, UnopenedLog, state
 
 # ---------------------------------------------------------------- high watermark
 
@@ -357,22 +254,6 @@ def test_own_end_does_not_fall_behind_what_was_acknowledged():
     assert rig.partition.high_watermark == 2
 
 
-class UnopenedLog(NumbersLog):
-    """Opens when its end is asked for."""
-
-    @property
-    def log_end_offset(self):
-        self.is_open = True
-        return self._end
-
-    @log_end_offset.setter
-    def log_end_offset(self, end):
-        self._end = end
-
-    def assign_epoch(self, epoch):
-        self.epochs.append((epoch, self._end))
-
-
 @pytest.mark.parametrize("use", ["read", "append", "find_offset", "end_offset_for_epoch"])
 def test_leading_does_not_open_a_log_that_nobody_uses(use):
     """Rule 6 (D11): the first use of any kind settles the high watermark."""
@@ -516,108 +397,3 @@ def test_new_leader_does_not_tell_a_latest_offset_that_is_too_low():
     assert find(rig, EARLIEST) == (-1, 0, 0)
     rig.fetch(2, 5)
     assert find(rig, LATEST) == (-1, 5, 1)
-
-
-# ---------------------------------------------------------------- ISR
-
-
-def test_follower_joins_when_it_has_the_high_watermark_and_this_epochs_start():
-    """Rule 6 (F5)."""
-    rig = Rig(replicas=(1, 2, 3), isr=(1, 3))
-    rig.append(10)
-    rig.fetch(3, 8)
-    rig.fetch(2, 7)
-    assert rig.partition.isr_with(2) is None
-    rig.fetch(2, 8)
-    assert rig.partition.isr_with(2) == (1, 3, 2)
-    assert rig.partition.isr_with(3) is None
-    rig.partition.wanted_isr = (1, 3, 2)
-    assert rig.partition.isr_with(2) is None
-
-
-def test_follower_does_not_join_before_this_epochs_start():
-    """Rule 6: the high watermark of a new leader may lag behind what was committed."""
-    rig = Rig(replicas=(1, 2, 3), isr=(1, 3))
-    rig.append(10)
-    rig.partition.lead(state(epoch=1, replicas=(1, 2, 3), isr=(1, 3)), 0)
-    rig.fetch(2, 9)
-    assert rig.partition.isr_with(2) is None
-    rig.fetch(2, 10)
-    assert rig.partition.isr_with(2) == (1, 3, 2)
-
-
-def test_follower_that_has_not_been_at_the_end_for_too_long_leaves():
-    """Rule 6: what counts is when it last had all that there was."""
-    rig = Rig(replicas=(1, 2, 3))
-    rig.append(10)
-    rig.fetch(2, 10, mono_ms=1000)
-    rig.fetch(3, 10, mono_ms=1000)
-    rig.append(10)
-    rig.fetch(2, 20, mono_ms=20_000)
-    rig.fetch(3, 15, mono_ms=20_000)
-    assert rig.partition.isr_without_laggards(LAG_MS, LAG_MS) is None
-    assert rig.partition.isr_without_laggards(LAG_MS + 1001, LAG_MS) == (1, 2)
-
-
-def test_follower_one_fetch_behind_a_steady_load_stays():
-    """Rule 6: it had at each fetch what there was at the fetch before."""
-    rig = Rig(replicas=(1, 2))
-    for turn in range(100):
-        rig.append(10)
-        rig.fetch(2, turn * 10, mono_ms=turn * 1000)
-    assert rig.partition.isr_without_laggards(100_000, LAG_MS) is None
-
-
-def test_follower_of_a_log_that_nobody_uses_is_dropped_too():
-    """Rule 6 and 7: looking for laggards settles what has to be known."""
-    log = UnopenedLog(end=7)
-    log.is_open = False
-    partition = Partition(log, SELF, lambda key: None, lambda partition: None)
-    partition.lead(state(replicas=(1, 2)), 0)
-    assert partition.isr_without_laggards(LAG_MS + 1, LAG_MS) == (1,)
-    assert partition.epoch_start_offset == 7
-    partition.follow(state(leader=2, epoch=1, replicas=(1, 2)))
-    assert partition.isr_without_laggards(LAG_MS + 1, LAG_MS) is None
-
-
-def test_idle_follower_at_the_end_stays_though_it_does_not_fetch():
-    """Rule 6: nothing to fetch is no lag."""
-    rig = Rig(replicas=(1, 2))
-    rig.append(10)
-    rig.fetch(2, 10)
-    assert rig.partition.isr_without_laggards(LAG_MS * 100, LAG_MS) is None
-
-
-def test_follower_that_never_fetched_is_given_the_allowed_lag_from_the_election_on():
-    """Rule 6."""
-    rig = Rig(replicas=(1, 2), end=3)
-    assert rig.partition.isr_without_laggards(LAG_MS, LAG_MS) is None
-    assert rig.partition.isr_without_laggards(LAG_MS + 1, LAG_MS) == (1,)
-
-
-def test_stranger_is_no_follower():
-    """A broker that is no replica, or an older registration of one, changes nothing."""
-    rig = Rig(replicas=(1, 2))
-    rig.append(5)
-    with pytest.raises(KafkaError) as caught:
-        rig.fetch(9, 5)
-    assert caught.value.code == ErrorCode.UNKNOWN_LEADER_EPOCH
-    with pytest.raises(KafkaError) as caught:
-        rig.fetch(9, 5, epoch=-1)
-    assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    rig.fetch(2, 3, broker_epoch=7)
-    with pytest.raises(KafkaError):
-        rig.fetch(2, 5, broker_epoch=6)
-    assert rig.partition.high_watermark == 3
-
-
-def test_new_epoch_forgets_where_followers_were():
-    """What a follower held under another leader may be cut off."""
-    rig = Rig(replicas=(1, 2))
-    rig.append(5)
-    rig.fetch(2, 5)
-    rig.partition.lead(state(epoch=1, replicas=(1, 2)), 0)
-    rig.append(5)
-    assert rig.partition.high_watermark == 5
-    rig.fetch(2, 10, epoch=1)
-    assert rig.partition.high_watermark == 10

@@ -128,6 +128,7 @@ def test_settings_of_a_topic_reach_its_logs(world):
     assert world.partition("t").log.config.max_message_bytes == 1048588
     outcomes = Outcomes()
     append(world, outcomes, batch(size=200), topic="u")
+
     def setting(kind, name, key, value):
         world.apply(ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value))
 

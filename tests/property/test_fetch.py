@@ -1,0 +1,84 @@
+"""Every consumer reads every record once and in order, whatever versions, limits, waits and sessions it uses."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.support.replica_world import Answer, Client, World, offsets
+
+PARTITIONS = 6
+VERSIONS = (6, 7, 12, 13, 18)
+
+
+class Consumer:
+    """Reads all partitions of one topic, with a session from version 7 on."""
+
+    def __init__(self, world: World, version: int, seed: int) -> None:
+        self.client = Client(world, version)
+        self.has_session = version >= 7
+        self.seed = seed
+        self.next = dict.fromkeys(range(PARTITIONS), 0)
+        self.asked: dict[int, int] = {}
+        self.answer: Answer | None = None
+
+    def ask(self, **limits: Any) -> None:
+        """Send the next Fetch; in a session only what is new."""
+        if not self.has_session:
+            self.client.session = (0, -1)
+            self.asked = {}
+        wanted = {("t", index): offset for index, offset in self.next.items() if self.asked.get(index) != offset}
+        self.asked = dict(self.next)
+        self.answer = self.client.fetch(wanted, **limits)
+
+    def take(self) -> None:
+        """Take an answer over, if there is one: the offsets in it must be the next ones."""
+        answer = self.answer
+        if answer is None or not answer.is_done:
+            return
+        self.answer = None
+        assert answer.message.error_code == 0, f"seed {self.seed}"
+        if self.has_session:
+            self.client.session = (answer.message.session_id, self.client.session[1])
+        for topic in answer.message.responses:
+            for data in topic.partitions:
+                assert data.error_code == 0, f"seed {self.seed}"
+                for offset in offsets(data):
+                    assert offset == self.next[data.partition_index], f"seed {self.seed}"
+                    self.next[data.partition_index] += 1
+
+
+def test_consumers_with_and_without_sessions_read_everything_once_in_order(tmp_path):
+    """F3, F4, F9: random producers beside them; the seed is in the message."""
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    world = World(tmp_path)
+    world.create("t", partitions=PARTITIONS)
+    ends = dict.fromkeys(range(PARTITIONS), 0)
+    consumers = [Consumer(world, version, seed) for version in VERSIONS]
+    for turn in range(400):
+        if turn < 300 and chance.random() < 0.5:
+            index = chance.randrange(PARTITIONS)
+            world.load("t", index, size=chance.choice((1, 100, 3000)))
+            ends[index] += 1
+        if chance.random() < 0.5:
+            world.settle()
+        if chance.random() < 0.3:
+            world.pass_time(chance.randrange(300))
+        for consumer in consumers:
+            consumer.take()
+            if consumer.answer is None:
+                consumer.ask(
+                    max_wait_ms=chance.choice((0, 1, 200)),
+                    min_bytes=chance.choice((0, 1, 5000)),
+                    max_bytes=chance.choice((1, 4000, 10**6)),
+                    partition_max_bytes=chance.choice((1, 500, 10**6)),
+                )
+    for _ in range(50):
+        world.pass_time(200)
+        for consumer in consumers:
+            consumer.take()
+            if consumer.answer is None:
+                consumer.ask(max_wait_ms=0, max_bytes=10**7, partition_max_bytes=10**7)
+    assert [consumer.next for consumer in consumers] == [ends] * len(consumers), f"seed {seed}"
+    assert len(world.purgatory) == 0

@@ -1,0 +1,126 @@
+"""A partition over a log that is numbers only: records are counts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from replication.image import PartitionState
+from replication.partition import ACKS_ALL, FetchPosition, Partition, Reader
+from storage.log import Isolation
+from storage.settings import MAX_LONG
+from storage.validation import Origin
+
+SELF = 1
+LAG_MS = 30_000
+
+
+class NumbersLog:
+    """A log without bytes: records are counts."""
+
+    def __init__(self, end: int = 0, flush_messages: int = MAX_LONG, min_insync_replicas: int = 1) -> None:
+        self.topic, self.partition, self.topic_id, self.directory = "t", 0, bytes(16), "d"
+        self.log_start_offset = 0
+        self.log_end_offset = end
+        self.flushed_end_offset = end
+        self.high_watermark = 0
+        self.config = SimpleNamespace(flush_messages=flush_messages, min_insync_replicas=min_insync_replicas)
+        self.epochs: list[tuple[int, int]] = []
+        self.is_open = True
+        self.open_transaction: int | None = None
+        self.by_time: tuple[int, int, int] | None = None
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self.log_end_offset - self.flushed_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        first = self.open_transaction
+        return self.high_watermark if first is None else min(self.high_watermark, first)
+
+    def assign_epoch(self, epoch: int) -> None:
+        if not self.epochs or self.epochs[-1][0] < epoch:
+            self.epochs.append((epoch, self.log_end_offset))
+
+    def epoch_of(self, offset: int) -> int:
+        return max((epoch for epoch, start in self.epochs if start <= offset), default=-1)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        if epoch == self.epochs[-1][0]:
+            return epoch, self.log_end_offset
+        known = [other for other, _ in self.epochs if other <= epoch]
+        later = [start for other, start in self.epochs if other > epoch]
+        return (known[-1] if known else epoch, later[0]) if later else (-1, -1)
+
+    def prepare(self, records, *, leader_epoch, wall_ms, origin):
+        return records
+
+    def commit(self, prepared, wall_ms):
+        base = self.log_end_offset
+        self.log_end_offset += prepared
+        return SimpleNamespace(base_offset=base, last_offset=self.log_end_offset - 1)
+
+    def read(self, offset, max_bytes, isolation, *, min_one_batch):
+        return SimpleNamespace(offset=offset, isolation=isolation)
+
+    def offset_for_timestamp(self, target_ms):
+        return self.by_time
+
+    def offset_of_max_timestamp(self):
+        return self.by_time
+
+
+def state(
+    leader: int = SELF, epoch: int = 0, replicas: tuple[int, ...] = (1,), isr: tuple[int, ...] | None = None
+) -> PartitionState:
+    return PartitionState(replicas, replicas if isr is None else isr, leader, epoch, 0)
+
+
+class Rig:
+    def __init__(self, replicas=(1,), isr=None, epoch=0, **log):
+        self.log = NumbersLog(**log)
+        self.woken = []
+        self.wanted_syncs = 0
+        self.partition = Partition(self.log, SELF, self.woken.append, self.want_sync)
+        self.partition.lead(state(epoch=epoch, replicas=replicas, isr=isr), 0)
+        self.woken.clear()
+        self.settled = []
+
+    def append(self, count=1, acks=ACKS_ALL):
+        """Append so many records; the acknowledgement is noted under the base offset."""
+        partition = self.partition
+        info = partition.commit(partition.prepare(count, acks, 0, Origin.CLIENT), 0)
+        code = partition.acknowledged(acks, info.last_offset + 1)
+        if code is None:
+            note = lambda code: self.settled.append((info.base_offset, code))  # noqa: E731
+            partition.await_acknowledgement(acks, info.last_offset + 1, note)
+        else:
+            self.settled.append((info.base_offset, code))
+
+    def want_sync(self, partition):
+        self.wanted_syncs += 1
+
+    def sync(self):
+        self.log.flushed_end_offset = self.log.log_end_offset
+        self.partition.own_end_moved()
+
+    def fetch(self, replica, offset, mono_ms=0, epoch=0, broker_epoch=-1):
+        position = FetchPosition(offset, epoch)
+        reader = Reader(replica, Isolation.LOG_END, broker_epoch=broker_epoch)
+        self.partition.update_follower(reader, position, self.log.log_end_offset, mono_ms, LAG_MS)
+
+
+class UnopenedLog(NumbersLog):
+    """Opens when its end is asked for."""
+
+    @property
+    def log_end_offset(self):
+        self.is_open = True
+        return self._end
+
+    @log_end_offset.setter
+    def log_end_offset(self, end):
+        self._end = end
+
+    def assign_epoch(self, epoch):
+        self.epochs.append((epoch, self._end))

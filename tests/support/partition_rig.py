@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any, cast
 
+from protocol.errors import ErrorCode
 from replication.image import PartitionState
 from replication.partition import ACKS_ALL, FetchPosition, Partition, Reader
-from storage.log import Isolation
+from replication.purgatory import Key
+from storage.log import Isolation, Log
 from storage.settings import MAX_LONG
 from storage.validation import Origin
 
@@ -52,21 +55,21 @@ class NumbersLog:
         later = [start for other, start in self.epochs if other > epoch]
         return (known[-1] if known else epoch, later[0]) if later else (-1, -1)
 
-    def prepare(self, records, *, leader_epoch, wall_ms, origin):
+    def prepare(self, records: int, *, leader_epoch: int, wall_ms: int, origin: Origin) -> int:
         return records
 
-    def commit(self, prepared, wall_ms):
+    def commit(self, prepared: int, wall_ms: int) -> SimpleNamespace:
         base = self.log_end_offset
         self.log_end_offset += prepared
         return SimpleNamespace(base_offset=base, last_offset=self.log_end_offset - 1)
 
-    def read(self, offset, max_bytes, isolation, *, min_one_batch):
+    def read(self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_batch: bool) -> SimpleNamespace:
         return SimpleNamespace(offset=offset, isolation=isolation)
 
-    def offset_for_timestamp(self, target_ms):
+    def offset_for_timestamp(self, target_ms: int) -> tuple[int, int, int] | None:
         return self.by_time
 
-    def offset_of_max_timestamp(self):
+    def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
         return self.by_time
 
 
@@ -77,19 +80,23 @@ def state(
 
 
 class Rig:
-    def __init__(self, replicas=(1,), isr=None, epoch=0, **log):
+    """A leader, and what it tells the world."""
+
+    def __init__(
+        self, replicas: tuple[int, ...] = (1,), isr: tuple[int, ...] | None = None, epoch: int = 0, **log: int
+    ) -> None:
         self.log = NumbersLog(**log)
-        self.woken = []
+        self.woken: list[Key] = []
         self.wanted_syncs = 0
-        self.partition = Partition(self.log, SELF, self.woken.append, self.want_sync)
+        self.partition = Partition(cast("Log", self.log), SELF, self.woken.append, self.want_sync)
         self.partition.lead(state(epoch=epoch, replicas=replicas, isr=isr), 0)
         self.woken.clear()
-        self.settled = []
+        self.settled: list[tuple[Any, ErrorCode]] = []
 
-    def append(self, count=1, acks=ACKS_ALL):
+    def append(self, count: int = 1, acks: int = ACKS_ALL) -> None:
         """Append so many records; the acknowledgement is noted under the base offset."""
         partition = self.partition
-        info = partition.commit(partition.prepare(count, acks, 0, Origin.CLIENT), 0)
+        info = partition.commit(partition.prepare(cast("bytearray", count), acks, 0, Origin.CLIENT), 0)
         code = partition.acknowledged(acks, info.last_offset + 1)
         if code is None:
             note = lambda code: self.settled.append((info.base_offset, code))  # noqa: E731
@@ -97,14 +104,16 @@ class Rig:
         else:
             self.settled.append((info.base_offset, code))
 
-    def want_sync(self, partition):
+    def want_sync(self, _: Partition) -> None:
         self.wanted_syncs += 1
 
-    def sync(self):
+    def sync(self) -> None:
+        """All that was appended is durable now."""
         self.log.flushed_end_offset = self.log.log_end_offset
         self.partition.own_end_moved()
 
-    def fetch(self, replica, offset, mono_ms=0, epoch=0, broker_epoch=-1):
+    def fetch(self, replica: int, offset: int, mono_ms: int = 0, epoch: int = 0, broker_epoch: int = -1) -> None:
+        """A follower has asked for `offset`."""
         position = FetchPosition(offset, epoch)
         reader = Reader(replica, Isolation.LOG_END, broker_epoch=broker_epoch)
         self.partition.update_follower(reader, position, self.log.log_end_offset, mono_ms, LAG_MS)
@@ -114,13 +123,13 @@ class UnopenedLog(NumbersLog):
     """Opens when its end is asked for."""
 
     @property
-    def log_end_offset(self):
+    def log_end_offset(self) -> int:
         self.is_open = True
         return self._end
 
     @log_end_offset.setter
-    def log_end_offset(self, end):
+    def log_end_offset(self, end: int) -> None:
         self._end = end
 
-    def assign_epoch(self, epoch):
+    def assign_epoch(self, epoch: int) -> None:
         self.epochs.append((epoch, self._end))

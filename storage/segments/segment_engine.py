@@ -105,7 +105,8 @@ class SegmentEngine:
             recovery_point = None
         if recovery_point is not None:
             self._flushed_end = recovery_point
-            starts.append(self._bases[self._slot(recovery_point)])
+            # One segment more when the point is where one begins: the indexes of the one before it may be lost.
+            starts.append(self._bases[self._slot(recovery_point - 1)])
         if starts:
             self._end_offset = min(starts)
             return self._end_offset

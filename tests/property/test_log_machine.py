@@ -63,7 +63,7 @@ class LogMachine(RuleBasedStateMachine):
 
     engines: Engines
 
-    @initialize(segment_bytes=st.sampled_from([400, 1000, 100_000]))
+    @initialize(segment_bytes=st.sampled_from([600, 1000, 100_000]))
     def begin(self, segment_bytes: int) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="log-machine-"))
         self.disk = CrashingDisk()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
+import cramjam
 import pytest
 
 from protocol.compression import Compression
@@ -12,6 +14,7 @@ from protocol.record_bytes import encode_record
 from protocol.records import (
     BatchBuilder,
     Record,
+    assemble,
     control_batch,
     crc_is_valid,
     end_txn_marker,
@@ -192,9 +195,28 @@ def test_a_topic_with_a_codec_of_its_own_stores_every_batch_in_it(source: Compre
 def test_a_batch_that_grows_too_large_when_recompressed_is_refused() -> None:
     """max.message.bytes is for what is stored."""
     data = batch(NOW_MS, 100, compression=Compression.GZIP, value=b"v" * 100)
-    config = replace(LogConfig(), compression_type="uncompressed", max_message_bytes=5000)
-    assert len(data) < 5000
-    assert refused(data, BatchRules(config, "t-0")).code == ErrorCode.MESSAGE_TOO_LARGE
+    size = len(batch(NOW_MS, 100, value=b"v" * 100))
+    assert len(data) < size
+    for limit in (size, size - 1):
+        config = replace(LogConfig(), compression_type="uncompressed", max_message_bytes=limit)
+        if limit == size:
+            accepted(data, BatchRules(config, "t-0"))
+        else:
+            assert refused(data, BatchRules(config, "t-0")).code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_large_compressed_batch_is_recompressed_too() -> None:
+    """One that is not opened for its checks."""
+    dice = random.Random(1)
+    builder = BatchBuilder(compression=Compression.LZ4)
+    for index in range(100):
+        builder.append(NOW_MS, b"%d" % index, dice.randbytes(200))
+    data = builder.build()
+    found = accepted(data, rules("gzip"))
+    assert found.batches[0][1].compression == Compression.GZIP
+    assert opened(found) == records(data, 0, parse_header(data), max_bytes=MAX)
+    broken = assemble(parse_header(data), bytes(data[61:-9]))
+    assert refused(broken, rules("gzip")).code == ErrorCode.INVALID_RECORD
 
 
 def test_recompressing_needs_nothing_but_its_arguments() -> None:
@@ -266,6 +288,109 @@ def test_late_records_are_named_as_kafka_names_them() -> None:
     assert error.record_errors == [(0, text)]
 
 
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize(
+    ("delta_ms", "is_in"), [(-600_000, True), (-600_001, False), (600_000, True), (600_001, False)]
+)
+def test_the_range_of_timestamps_has_sharp_ends(count: int, delta_ms: int, is_in: bool) -> None:
+    """Both ends belong to it, whether every record is read or the header alone."""
+    builder = BatchBuilder()
+    for index in range(count):
+        builder.append(NOW_MS + (delta_ms if index == 0 else 0), b"k", b"v")
+    if is_in:
+        accepted(builder.build(), rules("range"))
+        return
+    error = refused(builder.build(), rules("range"))
+    assert isinstance(error, RejectedRecords)
+    assert [index for index, _ in error.record_errors] == [0]
+
+
+def test_every_late_record_is_named_with_its_own_time() -> None:
+    """Base and delta make the time; three of four keyless records are shown in the sentence."""
+    builder = BatchBuilder()
+    for delta_ms in (5, -700_000, 0, 800_000):
+        builder.append(NOW_MS + delta_ms, None, b"v")
+    error = refused(builder.build(), rules("range"))
+    assert isinstance(error, RejectedRecords)
+    assert [(index, text.split()[1]) for index, text in error.record_errors] == [
+        (1, str(NOW_MS - 700_000)),
+        (3, str(NOW_MS + 800_000)),
+    ]
+    error = refused(with_fields(builder.build(), base_timestamp=NOW_MS - 700_000), rules("compact"))
+    assert error.message is not None
+    assert "4 record errors" in error.message
+    assert error.message.count("batchIndex") == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"last_offset_delta": -1}, "Batch has an invalid offset range: [0, -1] in topic partition plain-0"),
+        ({"record_count": 0}, "Invalid reported count for record batch: 0 in topic partition plain-0"),
+        (
+            {"record_count": 2},
+            "Inconsistent batch offset range [0, 2] and count of records 2 in topic partition plain-0",
+        ),
+        ({"attributes": 0x20}, "Clients are not allowed to write control records in topic partition plain-0"),
+        ({"attributes": 5}, "Unknown compression type id: 5 in topic partition plain-0"),
+        ({"base_offset": 7}, "The baseOffset of the record batch in the append to plain-0 should be 0, but it is 7"),
+        (
+            {"producer_id": 0, "producer_epoch": 0},
+            "Invalid sequence number -1 in record batch with producerId 0 in topic partition plain-0",
+        ),
+    ],
+)
+def test_headers_are_refused_with_kafkas_sentences(fields: dict[str, int], sentence: str) -> None:
+    """Kafka logs them and keeps them from its clients; ours may read them."""
+    error = refused(with_fields(batch(NOW_MS), **fields))
+    assert (error.code, error.message) == (ErrorCode.INVALID_RECORD, sentence)
+
+
+def test_a_producer_id_of_0_is_one_and_an_epoch_without_id_is_none() -> None:
+    """Sequences are asked of those who have an id."""
+    accepted(with_fields(batch(NOW_MS), producer_id=0, producer_epoch=0, base_sequence=0))
+    accepted(with_fields(batch(NOW_MS), producer_id=-1, producer_epoch=3, base_sequence=-1))
+
+
+def test_a_short_batch_of_no_known_format_is_corrupt() -> None:
+    """Before Kafka asks whether all of it is there."""
+    data = batch(NOW_MS)[:40]
+    data[16] = 7
+    assert refused(data).code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+def test_a_large_compressed_batch_is_believed_by_its_frame(codec: Compression) -> None:
+    """Decision 0003: up to 4 KiB garbage behind a right start is found, above that it is not looked for."""
+    for size, is_in in ((4096, False), (4097, True)):
+        start = bytes(batch(NOW_MS, 20, compression=codec)[61:69])
+        header = parse_header(batch(NOW_MS, 20, compression=codec))
+        data = assemble(header, start + b"\xee" * (size - 61 - len(start)))
+        assert len(data) == size
+        if is_in:
+            accepted(data)
+        else:
+            assert refused(data).code == ErrorCode.INVALID_RECORD
+        assert refused(data, rules(opens_all=True)).code == ErrorCode.INVALID_RECORD
+
+
+def test_raw_snappy_is_believed_when_its_length_can_be() -> None:
+    """A varint of any size in front; 64 times the block is more than snappy can make of it."""
+    for value in (
+        b"",
+        b"v" * 100,
+        b"v" * 20_000,
+        random.Random(1).randbytes(20_000),
+        random.Random(1).randbytes(900_000),
+    ):
+        body = record(0, None, value)
+        header = parse_header(with_body(body, 1, NOW_MS, Compression.SNAPPY))
+        accepted(assemble(header, bytes(cramjam.snappy.compress_raw(body))))
+    header = parse_header(with_body(record(0), 1, NOW_MS, Compression.SNAPPY))
+    for start in (b"\x06", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\xff\x01", b"\x80\x80\x40"):
+        assert refused(assemble(header, start + b"\0" * 5000)).code == ErrorCode.INVALID_RECORD
+
+
 def test_zstd_is_for_produce_7_and_later() -> None:
     """Older clients could not read it back."""
     data = batch(NOW_MS, compression=Compression.ZSTD)
@@ -287,6 +412,9 @@ def test_the_brokers_own_batches_are_not_doubted() -> None:
     assert found.log_append_time_ms == NOW_MS + 9
     assert all(crc_is_valid(two, position, header) for position, header in headers(two))
     assert {header.max_timestamp for _, header in headers(two)} == {NOW_MS + 9}
+    limit = rules("small")
+    limit.max_message_bytes = len(batch(NOW_MS, 99))
+    validate(batch(NOW_MS, 99), limit, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
     with pytest.raises(KafkaError) as caught:
         validate(batch(NOW_MS, 99), rules("small"), wall_ms=NOW_MS, origin=Origin.COORDINATOR)
     assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
@@ -309,6 +437,9 @@ def test_a_follower_takes_whole_valid_batches_in_order() -> None:
     assert [header.base_offset for _, header in validate_replicated(data[:-1], leader_epoch=5)] == [10, 13]
     assert [header.base_offset for _, header in validate_replicated(data, leader_epoch=4)] == [10, 13]
     assert validate_replicated(b"", leader_epoch=4) == []
+    assert validate_replicated(data, leader_epoch=0) == []
+    assert len(validate_replicated(data, leader_epoch=-1)) == 3
+    assert len(validate_replicated(batch(NOW_MS, 1), leader_epoch=0)) == 1
 
 
 def test_a_follower_refuses_corrupt_and_unordered_batches() -> None:
@@ -318,15 +449,17 @@ def test_a_follower_refuses_corrupt_and_unordered_batches() -> None:
     with pytest.raises(KafkaError) as caught:
         validate_replicated(data, leader_epoch=5)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
-    data = leaders_batches()
-    patch(data, 0, 12, 4)
-    with pytest.raises(KafkaError):
-        validate_replicated(data, leader_epoch=5)
+    unordered, negative = leaders_batches(), leaders_batches()
+    patch(unordered, 0, 11, 4)
+    patch(negative, 0, -5, 4)
+    for data in (unordered, negative, with_fields(batch(NOW_MS), last_offset_delta=-1)):
+        with pytest.raises(KafkaError):
+            validate_replicated(data, leader_epoch=5)
 
 
 def test_a_control_batch_of_kraft_is_a_batch_like_any() -> None:
     """The leader of a raft log appends what has its offsets already."""
     data = control_batch([(Control.LEADER_CHANGE, b"\0\0")], base_offset=7, timestamp_ms=NOW_MS, leader_epoch=3)
-    found = validate(data, rules(), wall_ms=NOW_MS, origin=Origin.RAFT_LEADER)
+    found = validate(data, rules("append"), wall_ms=NOW_MS, origin=Origin.RAFT_LEADER)
     assert found.batches[0][1].base_offset == 7
     assert found.log_append_time_ms == -1

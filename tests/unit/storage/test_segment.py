@@ -297,15 +297,15 @@ def test_recovery_writes_the_indexes_that_were_written_first(tmp_path: Path, siz
 
 def test_a_log_torn_at_any_byte_is_cut_behind_its_last_whole_batch(tmp_path: Path) -> None:
     """Recovery after a crash, for every length that a crash may leave."""
-    data = batches(4, records=2, size=130)
+    data = batches(3, records=2, size=90)
     for length in range(len(data) + 1):
         segment = new_segment(tmp_path, data, interval=100)
         segment.release(forget=True)
         Path(segment.path(LOG)).write_bytes(data[:length])
         torn = found_on_disk(segment)
-        assert len(recover(torn)) == length // 130
-        assert torn.size == Path(torn.path(LOG)).stat().st_size == length // 130 * 130
-        assert torn.end_offset == BASE + 2 * (length // 130)
+        assert len(recover(torn)) == length // 90
+        assert torn.size == Path(torn.path(LOG)).stat().st_size == length // 90 * 90
+        assert torn.end_offset == BASE + 2 * (length // 90)
         whole = new_segment(tmp_path / f"whole{length}", data[: torn.size], interval=100)
         whole.finish()
         assert contents(tmp_path / f"whole{length}") == contents(tmp_path)

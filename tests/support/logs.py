@@ -10,7 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from protocol.compression import Compression
+from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BatchBuilder, ControlType, Record, end_txn_marker, headers, records
 from storage.disk import Disk
 from storage.engine import EngineFactory
@@ -23,6 +26,7 @@ NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=150, file_delete_delay_ms=1000)
 EVERYTHING = 1 << 30
+BIG = "x" * 300
 
 
 class Idempotent(NamedTuple):
@@ -67,6 +71,7 @@ def marker(kind: ControlType, producer_id: int, epoch: int, coordinator_epoch: i
 
 
 Engines = Callable[[Disk, Path], EngineFactory]
+MakeLog = Callable[..., Log]
 
 
 def segments(disk: Disk, root: Path) -> EngineFactory:
@@ -110,6 +115,20 @@ def append(log: Log, *values: bytes | str, epoch: int = 0, **options: object) ->
     """Append one batch; its base offset."""
     data = produced(*values, **options)  # type: ignore[arg-type]
     return log.append(data, leader_epoch=epoch, wall_ms=NOW_MS).base_offset
+
+
+def fill(log: Log, count: int, value: str = BIG, epoch: int = 0, step_ms: int = 0) -> None:
+    """Append batches of one record, so and so many milliseconds apart."""
+    for number in range(count):
+        append(log, value, epoch=epoch, timestamp_ms=NOW_MS + number * step_ms)
+
+
+def refused(code: ErrorCode, act: Callable[[], object]) -> KafkaError:
+    """The refusal that `act` meets."""
+    with pytest.raises(KafkaError) as caught:
+        act()
+    assert caught.value.code == code
+    return caught.value
 
 
 def bytes_of(log: Log, offset: int | None = None, isolation: Isolation = Isolation.LOG_END) -> bytes:

@@ -8,17 +8,17 @@ from storage.disk import Disk
 from storage.engine import EngineFactory
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.scattered_engine import Store
-from tests.unit.storage.engine_contract import EngineContract
+from tests.unit.storage.engine_recovery_contract import EngineRecoveryContract
 
 
-class TestSegmentEngine(EngineContract):
+class TestSegmentEngine(EngineRecoveryContract):
     """A directory of segments per partition."""
 
     def factory(self, disk: Disk, root: Path) -> EngineFactory:
         return lambda directory, config: SegmentEngine(disk, directory, config)
 
 
-class TestScatteredEngine(EngineContract):
+class TestScatteredEngine(EngineRecoveryContract):
     """One file for all partitions."""
 
     def factory(self, disk: Disk, root: Path) -> EngineFactory:

@@ -1,0 +1,26 @@
+"""What the tests of storage share: logs on both engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.log import Log
+from tests.support.logs import Engines, MakeLog, log_at, scattered, segments
+
+
+@pytest.fixture(params=[segments, scattered], ids=["segments", "scattered"])
+def engines(request: pytest.FixtureRequest) -> Engines:
+    found: Engines = request.param
+    return found
+
+
+@pytest.fixture
+def make(tmp_path: Path, engines: Engines) -> MakeLog:
+    """Make the log of t-0 as a new process sees it."""
+
+    def made(**options: object) -> Log:
+        return log_at(tmp_path, engines=engines, **options)  # type: ignore[arg-type]
+
+    return made

@@ -46,7 +46,9 @@ def _replica_list(name: str) -> Callable[[Value], str | None]:
 
 
 def _throttled(name: str, whose: str) -> Setting:
-    return Setting(name, Kind.LIST, "", _replica_list(name), f"Replicas whose {whose} side of replication is throttled.")
+    return Setting(
+        name, Kind.LIST, "", _replica_list(name), f"Replicas whose {whose} side of replication is throttled."
+    )
 
 
 _FOREVER = str(MAX_LONG)
@@ -254,6 +256,6 @@ def effective_text(name: str, topic: Mapping[str, str], broker: Mapping[str, str
 
 
 __all__ = [
-    "DYNAMIC_BROKER_SETTINGS", "SYNONYMS", "TOPIC_SETTINGS", "BadSetting", "LogConfig", "UnknownSetting", "check_topic_settings",
-    "effective_text", "log_config", "topic_default",
+    "DYNAMIC_BROKER_SETTINGS", "SYNONYMS", "TOPIC_SETTINGS", "BadSetting", "LogConfig", "UnknownSetting",
+    "check_topic_settings", "effective_text", "log_config", "topic_default",
 ]  # fmt: skip

@@ -12,7 +12,6 @@ NOT HERE When to sync (log.py), and what the bytes mean. Tests and simulations b
          it and override `open`, or `File` and its two system calls.
 """
 # Paths are plain strings in storage: a Path for every call would cost more than the call.
-# ruff: noqa: PTH103, PTH104, PTH106, PTH108, PTH110, PTH112, PTH114, PTH116, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _parse_kind(setting: Setting, text: str) -> Value:
 def _number(setting: Setting, text: str, convert: Callable[[str], int] | Callable[[str], float]) -> int | float:
     try:
         if "_" in text:  # Python would take 1_000, Java does not
-            raise ValueError(text)
+            raise ValueError(text)  # noqa: TRY301
         return convert(text)
     except ValueError:
         raise BadSetting(setting.name, text, f"Not a number of type {setting.kind.name}") from None

@@ -21,7 +21,7 @@ class Step(NamedTuple):
     producer_id: int
     epoch: int
     sequence: int
-    count: int = 3
+    count: int = 3  # type: ignore[assignment]  # tuple.count is not missed
     code: ErrorCode = ErrorCode.NONE
     repeats: int | None = None  # the offset that the batch got long ago
     why: str = ""

@@ -96,6 +96,7 @@ def test_the_wheel_puts_one_name_into_site_packages(wheel: Path) -> None:
         for path in (ROOT / floor).rglob("*.py")
     }
     assert carried >= here
+    assert "barnabas/pipeline/log4j2.properties" in names
 
 
 def test_the_command_serves_beside_foreign_modules(clean: Path, workplace: Path) -> None:

@@ -150,8 +150,8 @@ def _feed_plain(data: bytes, at: int, stop: int, count: int, producer_id: int, l
                 value_length, value_at = (byte >> 1) ^ -(byte & 1), key_end + 1
             else:
                 value_length, value_at = read_varint(data, key_end)
-            value_end = value_at + value_length
-            if not at <= key_end <= value_end + 1 <= record_end + 1 <= stop + 1:
+            value_end = value_at + value_length if value_length > 0 else value_at
+            if not at <= key_end < value_end < record_end <= stop:  # behind the value stands the number of headers
                 raise _broken()
             if length >= 0:
                 value = None if value_length < 0 else data[value_at:value_end]

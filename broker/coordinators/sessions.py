@@ -27,10 +27,9 @@ class Sessions:
     def beat(self, group: ClassicGroup, member: Member, mono_ms: int) -> None:
         """The member gave a sign of life."""
         deadline = member.deadline
-        timeout_ms = member.session_timeout_ms
-        at_mono_ms = member.expires_at_mono_ms = mono_ms + timeout_ms
-        if deadline is None or deadline.callback is None or deadline.at_mono_ms > at_mono_ms:
-            self.start(group, member, timeout_ms)
+        member.expires_at_mono_ms = mono_ms + member.session_timeout_ms
+        if deadline is None or deadline.callback is None:
+            self.start(group, member, member.session_timeout_ms)
 
     def start(self, group: ClassicGroup, member: Member, timeout_ms: int) -> None:
         """The member lives so much longer, counted from now."""

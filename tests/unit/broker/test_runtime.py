@@ -489,3 +489,82 @@ def test_an_idle_coordinator_has_no_deadlines() -> None:
     assert len(made.clock.deadlines) == 0
     made.ask(commit_request(5), 8)
     assert len(made.clock.deadlines) == 1
+
+
+def test_records_that_belong_together_are_not_split() -> None:
+    """An atomic decision that is too large for one batch is refused as a whole."""
+    from broker.coordinators.group_records import Committed, commit_record
+    from broker.coordinators.runtime import CoordinatorDecision
+
+    made = world()
+    made.logs[0].max_batch_bytes = 400
+    several = [commit_record("g", "t", partition, Committed(1, -1, "x" * 100, 1)) for partition in range(5)]
+    assert shard(made).execute(CoordinatorDecision(several, None)).error is ErrorCode.MESSAGE_TOO_LARGE
+    assert made.logs[0].batches == []
+    assert committed(made) == -1
+    assert shard(made).execute(CoordinatorDecision(several, None, is_atomic=False)).error is ErrorCode.NONE
+    assert len(made.logs[0].batches) > 1
+
+
+@pytest.mark.parametrize("stretched", [1, 5])
+def test_a_value_that_runs_into_the_next_record_is_found(stretched: int) -> None:
+    """loading.py rule 4: such bytes could be read as another commit."""
+    made = world()
+    made.ask(commit_request(1), 8)
+    key, value = _only_record(made.logs[0])
+    builder = BatchBuilder()
+    builder.append(1, key, value)
+    builder.append(1, key, value)
+    batch = bytes(builder.build())
+    length = bytes([len(value) * 2])
+    at = batch.index(length + value)
+    made.logs[0].append(bytearray(batch[:at] + bytes([length[0] + 2 * stretched]) + batch[at + 1 :]), lambda _: None)
+    made.restart()
+    assert made.ask(fetch_request(), 8).groups[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_new_member_is_given_up_after_five_minutes_of_rebalance() -> None:
+    """It does not know its id and cannot send heartbeats; if it lives it will ask again."""
+    made = world()
+    first = join_request()
+    first.rebalance_timeout_ms = first.session_timeout_ms = 1_000_000
+    member = made.ask(first, 3, actor="a").member_id
+    second = join_request()
+    second.rebalance_timeout_ms = 1_000_000
+    made.send("b", second, 3)
+    made.advance(299_999)
+    assert made.take("b") is None
+    made.advance(1)
+    answer: Any = made.take("b")
+    assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert list(shard(made).machine.groups["g"].members) == [member]
+
+
+def test_a_group_above_a_lowered_limit_is_rebalanced_when_it_is_read_back() -> None:
+    """group.max.size counts from the next rebalance on, so there must be one."""
+    made = world()
+    for actor in ("a", "b"):
+        made.send(actor, join_request(), 3)
+    first: Any = made.take("a")
+    second: Any = made.take("b")
+    for member in (second.member_id, first.member_id):
+        made.send(member, SyncGroupRequest(group_id="g", generation_id=1, member_id=member, assignments=[]), 3)
+    assert shard(made).machine.groups["g"].state is State.STABLE
+    made.restart()
+    assert shard(made).machine.groups["g"].state is State.STABLE
+    made.settings = made.settings._replace(max_size=1)
+    made.restart()
+    assert shard(made).machine.groups["g"].state is State.PREPARING_REBALANCE
+
+
+def test_a_group_whose_first_member_is_on_its_way_is_not_expired() -> None:
+    """groups.py: a member id that was given out keeps its empty group."""
+    made = world()
+    made.advance(595_000)
+    request = join_request()
+    made.ask(commit_request(1, group="other"), 8)  # the check for expired offsets begins with the first group
+    made.advance(595_000)
+    member = made.ask(request, 5).member_id
+    made.advance(6_000)
+    request.member_id = member
+    assert made.ask(request, 5).error_code == 0

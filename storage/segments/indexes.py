@@ -44,6 +44,7 @@ class SparseIndex:
 
     __slots__ = (
         "_disk",
+        "_is_compared",
         "_keys",
         "_mapped",
         "_mapping",
@@ -58,12 +59,18 @@ class SparseIndex:
     ENTRY: ClassVar[Struct]
     KEY_TYPE: ClassVar[str]
 
-    def __init__(self, disk: Disk, path: str, base_offset: int) -> None:
+    def __init__(self, disk: Disk, path: str, base_offset: int, *, anew: bool = False) -> None:
+        """Open, or with `anew` begin without an entry, the file being compared and put right by what is written."""
         self._disk = disk
         self._mapping: Mapping | None = None
         self._mapped = 0
+        self._is_compared = anew
         self.path = path
         self.base_offset = base_offset
+        if anew:
+            self.entries = self._written = self._warm_start = 0
+            self._keys, self._values = array(self.KEY_TYPE), array("I")
+            return
         file = disk.open(path, write=True, create=True)
         size = file.size()
         if size % self.ENTRY.size:
@@ -94,7 +101,7 @@ class SparseIndex:
         data = b"".join([pack(key, value) for key, value in zip(self._keys[start:], self._values[start:], strict=True)])
         file = self._disk.open(self.path, write=True, create=True)
         try:
-            file.pwrite(data, written * self.ENTRY.size)
+            self._put(file, data, written * self.ENTRY.size)
         finally:
             file.close()
         self._written = self.entries
@@ -102,6 +109,15 @@ class SparseIndex:
         if surplus >= _SLACK_ENTRIES:
             del self._keys[:surplus], self._values[:surplus]
             self._warm_start += surplus
+
+    def end_comparison(self) -> None:
+        """Cut off what an index that was built anew has not confirmed."""
+        self.write_out()
+        if self._is_compared:
+            self._is_compared = False
+            file = self._disk.open(self.path, write=True, create=True)
+            if file.size() > self.entries * self.ENTRY.size:
+                file.truncate(self.entries * self.ENTRY.size)
 
     def unmap(self) -> None:
         """Let the mapping go; a further look-up of a cold entry maps again."""
@@ -124,6 +140,15 @@ class SparseIndex:
         self._keys.append(key)
         self._values.append(value)
         self.entries += 1
+
+    def _put(self, file: File, data: bytes, position: int) -> None:
+        # After a crash most indexes are right: reading costs a tenth of writing, and of making files anew.
+        if self._is_compared:
+            if file.pread(len(data), position) == data:
+                return
+            file.truncate(position)
+            self._is_compared = False
+        file.pwrite(data, position)
 
     def _floor_by_key(self, key: int) -> int:
         """Slot of the last entry whose key is at most `key`; -1 when there is none."""

@@ -272,13 +272,14 @@ class Segment:
     def recover(self, visit: Visit | None) -> Iterator[int]:
         """Check every batch, build the indexes anew and cut the log behind the last valid batch.
 
-        Yields the position now and then, so that the work can be done in slices; until it is done the segment has
-        no indexes. Begun again, it does the same again. Without `visit` the aborted transactions are left alone.
+        Yields the position now and then, so that the work can be done in slices; until it is done the index files
+        may be wrong. Begun again, it does the same again. Without `visit` the aborted transactions are left alone.
         """
-        for suffix in INDEXES:
-            if visit is not None or suffix != TRANSACTION_INDEX:
-                self._disk.unlink(self.path(suffix), missing_ok=True)
         self._forget()
+        self._offset_index = OffsetIndex(self._disk, self.path(OFFSET_INDEX), self.base_offset, anew=True)
+        self._time_index = TimeIndex(self._disk, self.path(TIME_INDEX), self.base_offset, anew=True)
+        if visit is not None:
+            self._disk.unlink(self.path(TRANSACTION_INDEX), missing_ok=True)
         self.size = self.reserved = position = 0
         self._recent_start = self.end_offset = self.base_offset
         self.is_loaded = True
@@ -297,6 +298,8 @@ class Segment:
             _log.warning("Cutting %s from %d to %d bytes: no valid batch follows", self.path(LOG), end, position)
             file.truncate(position)
         self.finish()
+        self._offset_index.end_comparison()
+        self._time_index.end_comparison()
 
     def _accept(self, data: bytes, visit: Visit | None) -> int:
         """Publish the valid batches at the front of `data`; the size of the next one if it did not fit, else 0."""

@@ -295,6 +295,22 @@ def test_recovery_writes_the_indexes_that_were_written_first(tmp_path: Path, siz
     assert contents(tmp_path) == before
 
 
+def test_recovery_writes_only_what_is_wrong(tmp_path: Path) -> None:
+    """After a crash most indexes are right; thousands of partitions are not to be written anew."""
+    segment = new_segment(tmp_path, batches(400), interval=900)
+    segment.finish()
+    before = contents(tmp_path)
+    disk = FaultyDisk()
+    recover(found_on_disk(segment, disk=disk))
+    assert disk.writes == []
+    for suffix, extra in ((OFFSET_INDEX, b"\1" * 16), (TIME_INDEX, b"\1" * 24)):
+        path = Path(segment.path(suffix))
+        for damaged in (b"", before[path.name][:-12], before[path.name] + extra, b"\1" * 8 + before[path.name][8:]):
+            path.write_bytes(damaged)
+            recover(found_on_disk(segment))
+            assert contents(tmp_path) == before
+
+
 def test_a_log_torn_at_any_byte_is_cut_behind_its_last_whole_batch(tmp_path: Path) -> None:
     """Recovery after a crash, for every length that a crash may leave."""
     data = batches(3, records=2, size=90)

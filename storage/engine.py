@@ -193,7 +193,12 @@ class Engine(Protocol):
 
     @property
     def flushed_end_offset(self) -> int:
-        """All before it is durable, as `mark_flushed` was told; the recovery point."""
+        """All before it is durable, as `mark_flushed` was told."""
+        ...
+
+    @property
+    def recovery_point(self) -> int:
+        """Where `recover` has to begin after a crash at this moment: never behind the flushed end, perhaps before it."""
         ...
 
     def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> Located:

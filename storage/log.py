@@ -186,7 +186,7 @@ class Log:
             self.sync_work()()
             self.flushed(end_offset)
         self._epochs.write(sync=sync)
-        self._recovery_point = engine.flushed_end_offset
+        self._recovery_point = engine.recovery_point
         engine.close()
         self._engine = None
 
@@ -263,14 +263,20 @@ class Log:
 
     @property
     def flushed_end_offset(self) -> int:
-        """All before it is durable: the recovery point."""
+        """All before it is durable."""
         engine = self._engine
         return engine.flushed_end_offset if engine is not None else self._recovery_point
 
     @property
+    def recovery_point(self) -> int:
+        """From here on everything is checked after a crash."""
+        engine = self._engine
+        return engine.recovery_point if engine is not None else self._recovery_point
+
+    @property
     def checkpoint(self) -> Checkpoint:
         """What is to be written down; known without opening."""
-        return Checkpoint(self.flushed_end_offset, self._log_start_offset, self._high_watermark)
+        return Checkpoint(self.recovery_point, self._log_start_offset, self._high_watermark)
 
     @property
     def size_bytes(self) -> int:

@@ -403,7 +403,7 @@ class LogManager:
 
     def _write_recovery_points(self, path: str) -> None:
         directory = self.directories[path]
-        points = {key: log.flushed_end_offset for key, log in directory.logs.items()}
+        points = {key: log.recovery_point for key, log in directory.logs.items()}
         if directory.is_writing:  # two must not write one file; the next checkpoint comes in seconds
             del directory.written[RECOVERY_POINTS]
             return

@@ -63,6 +63,17 @@ class SegmentReservation(Reservation):
         self.is_abandoned = False
 
 
+class _Sync:
+    """A sync under way."""
+
+    __slots__ = ("counts", "end_offset", "finished")
+
+    def __init__(self, end_offset: int, finished: list[Segment]) -> None:
+        self.end_offset = end_offset
+        self.counts = end_offset  # what of it has not been cut off since
+        self.finished = finished  # segments whose indexes it covers
+
+
 def no_jitter(limit_ms: int) -> int:  # noqa: ARG001
     """Let every segment live equally long."""
     return 0
@@ -81,7 +92,7 @@ class SegmentEngine:
         self._outstanding: deque[SegmentReservation] = deque()
         self._end_offset = _UNKNOWN  # until the active segment is loaded
         self._flushed_end = _UNKNOWN  # likewise, when the log was closed cleanly: all of it
-        self._syncing: list[list[int]] = []  # end offset of each sync under way, and what of it still counts
+        self._syncing: list[_Sync] = []
         self._unsynced: list[Segment] = []  # finished since the last sync
         self._has_new_names = False
         self._idle_since = _UNKNOWN
@@ -103,10 +114,9 @@ class SegmentEngine:
         if not self._segments:
             self._create(0, _UNKNOWN)
             recovery_point = None
-        if recovery_point is not None:
+        if recovery_point is not None and self.bytes_to_recover(recovery_point):
             self._flushed_end = recovery_point
-            # One segment more when the point is where one begins: the indexes of the one before it may be lost.
-            starts.append(self._bases[self._slot(recovery_point - 1)])
+            starts.append(self._bases[self._slot(recovery_point)])
         if starts:
             self._end_offset = min(starts)
             return self._end_offset
@@ -252,6 +262,12 @@ class SegmentEngine:
     def flushed_end_offset(self) -> int:
         """All before it is durable."""
         return self._flushed_end if self._flushed_end != _UNKNOWN else self.end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """The flushed end, or less: of a finished segment nobody would build the index anew, unless it is synced."""
+        waiting = [*self._unsynced, *(segment for sync in self._syncing for segment in sync.finished)]
+        return min([self.flushed_end_offset, *(segment.base_offset for segment in waiting)])
 
     def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> Located:
         """Where the batches from `offset` on lie: in one segment, one region."""
@@ -404,7 +420,7 @@ class SegmentEngine:
     def collect_sync(self) -> SyncWork:
         """What has to be synced so that all published batches are durable."""
         end_offset = self.end_offset
-        self._syncing.append([end_offset, end_offset])
+        self._syncing.append(_Sync(end_offset, self._unsynced))
         files: list[File] = []
         if self.flushed_end_offset < end_offset:
             files += [segment.file for segment in self._segments[self._slot(self._flushed_end) :]]
@@ -423,10 +439,10 @@ class SegmentEngine:
 
     def mark_flushed(self, end_offset: int) -> None:
         """The sync work with this end offset has succeeded."""
-        for number, (promised, counts) in enumerate(self._syncing):
-            if promised == end_offset:
+        for number, sync in enumerate(self._syncing):
+            if sync.end_offset == end_offset:
                 del self._syncing[: number + 1]
-                self._flushed_end = max(self.flushed_end_offset, counts)
+                self._flushed_end = max(self.flushed_end_offset, sync.counts)
                 break
 
     # ---- inside ------------------------------------------------------------------------------------------
@@ -518,7 +534,7 @@ class SegmentEngine:
         self._end_offset = end_offset
         self._flushed_end = min(self.flushed_end_offset, end_offset)
         for sync in self._syncing:
-            sync[1] = min(sync[1], end_offset)
+            sync.counts = min(sync.counts, end_offset)
 
     def _set_roll_ms(self) -> None:
         config = self._config

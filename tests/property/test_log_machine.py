@@ -72,7 +72,7 @@ class LogMachine(RuleBasedStateMachine):
         self.under_way: list[tuple[PreparedAppend, Batch]] = []
         self.start_offset = 0
         self.end_offset = 0
-        self.flushed = 0
+        self.flushed = self.recovery_point = 0
         self.epoch = 0
         self.clock = NOW_MS
         self.log = self.opened(is_clean=True)
@@ -82,7 +82,7 @@ class LogMachine(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
     def opened(self, *, is_clean: bool) -> Log:
-        known = Checkpoint(self.flushed, self.start_offset, self.start_offset)
+        known = Checkpoint(self.recovery_point, self.start_offset, self.start_offset)
         log = log_at(
             self.root, engines=type(self).engines, disk=self.disk, config=self.config, is_clean=is_clean, known=known
         )
@@ -256,18 +256,21 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def close_and_reopen(self) -> None:
         self.log.close()
-        self.flushed = self.end_offset
+        self.flushed = self.recovery_point = self.end_offset
         self.log = self.opened(is_clean=True)
         assert self.log.flushed_end_offset == self.end_offset
 
     @rule(seed=st.integers(0, 2**32))
     def crash(self, seed: int) -> None:
         written = self.all_batches()
+        self.recovery_point = self.log.recovery_point
+        assert self.recovery_point <= self.flushed
         self.under_way.clear()
         self.disk.crash(Random(seed))
         self.log = self.opened(is_clean=False)
         end_offset = self.log.log_end_offset
         assert end_offset >= self.flushed
+        self.flushed = self.recovery_point
         self.batches = written
         self.cut(end_offset)
         if self.batches:

@@ -294,6 +294,11 @@ class ScatteredEngine:
         """All before it is durable."""
         return self._flushed
 
+    @property
+    def recovery_point(self) -> int:
+        """There are no indexes that could be behind."""
+        return self._flushed
+
     def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> Located:
         """One region per batch."""
         regions: list[FileRegion] = []

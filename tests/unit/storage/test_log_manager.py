@@ -202,6 +202,23 @@ def test_after_a_clean_shutdown_nothing_is_opened(tmp_path: Path) -> None:
     assert values_of(manager.logs["t", 3]) == [(0, "a"), (1, "b")]
 
 
+def test_the_marker_is_gone_for_good_before_the_start_goes_on(tmp_path: Path) -> None:
+    """Rule 1: or it would vouch, after a loss of power, for what comes now."""
+    started(tmp_path).shutdown()
+
+    class Watching(Disk):
+        synced: list[tuple[str, bool]]
+
+        def sync_dir(self, path: str) -> None:
+            self.synced.append((path, self.exists(f"{path}/{CLEAN_SHUTDOWN}")))
+            super().sync_dir(path)
+
+    disk = Watching()
+    disk.synced = []
+    started(tmp_path, disk=disk)
+    assert disk.synced == [(str(tmp_path), False)]
+
+
 def test_without_the_marker_everything_is_recovered(tmp_path: Path) -> None:
     """Rule 2: on first use, when there is little to read; a torn end is cut off."""
     manager = started(tmp_path)
@@ -405,7 +422,8 @@ def test_checkpoints_are_written_when_they_have_changed(tmp_path: Path) -> None:
     assert write_checkpoints(manager) == [str(tmp_path)]
     names = ("recovery-point", "log-start", "replication")
     contents = [(tmp_path / f"{name}-offset-checkpoint").read_text() for name in names]
-    assert contents == ["0\n1\nt 0 6\n", "0\n1\nt 0 3\n", "0\n1\nt 0 7\n"]
+    # Flushed to 6, but the segment that ends there was finished after that: its index is not durable.
+    assert contents == ["0\n1\nt 0 4\n", "0\n1\nt 0 3\n", "0\n1\nt 0 7\n"]
     assert write_checkpoints(manager) == []
     (tmp_path / "log-start-offset-checkpoint").unlink()
     append(log, "more")
@@ -444,6 +462,21 @@ def test_a_truncation_writes_the_recovery_points(tmp_path: Path) -> None:
     assert not manager.truncate(log, 2)
     manager.truncate_fully(log, 1)
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
+
+
+def test_a_truncation_while_checkpoints_are_being_written_leaves_it_to_the_next(tmp_path: Path) -> None:
+    """Two must not write one file."""
+    manager = started(tmp_path)
+    log = created(manager)
+    for _ in range(6):
+        append(log, BIG)
+    flush(log)
+    ((_, slow),) = manager.checkpoint()
+    manager.truncate(log, 2)
+    assert not (tmp_path / "recovery-point-offset-checkpoint").exists()
+    slow()
+    assert write_checkpoints(manager) == [str(tmp_path)]
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
 
 
 def test_flushes_are_due_by_the_settings_of_each_log(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_recovery_checks_from_the_segment_of_the_recovery_point_on(tmp_path: Pat
     """Contract: older segments are vouched for."""
     filled(tmp_path, 45, config=SMALL).close()
     before = contents(tmp_path)
-    for point, first in ((0, 0), (9, 0), (10, 0), (11, 10), (37, 30), (45, 40)):
+    for point, first in ((0, 0), (9, 0), (10, 10), (37, 30), (45, 40)):
         engine, visited = recovered(tmp_path, point)
         assert visited == list(range(first, 45))
         assert (engine.end_offset, engine.flushed_end_offset) == (45, point)
@@ -411,6 +411,30 @@ def test_sync_work_does_not_mind_what_happens_meanwhile(tmp_path: Path) -> None:
         Path(path).unlink()
     (tmp_path / "t").rename(tmp_path / "t-delete")
     work.run()
+
+
+def test_the_recovery_point_waits_for_the_indexes_of_finished_segments(tmp_path: Path) -> None:
+    """Their log is durable, but what would be found of their indexes after a crash is not known."""
+    engine = filled(tmp_path, 10, config=SMALL)
+    before_the_roll = engine.collect_sync()
+    engine.roll(NOW_MS)
+    before_the_roll.run()
+    engine.mark_flushed(10)
+    assert (engine.flushed_end_offset, engine.recovery_point) == (10, 0)
+    work = engine.collect_sync()
+    assert engine.recovery_point == 0
+    work.run()
+    engine.mark_flushed(work.end_offset)
+    assert engine.recovery_point == 10
+
+
+def test_an_empty_segment_at_the_recovery_point_needs_no_recovery(tmp_path: Path) -> None:
+    """Nor does a partition to which nothing was ever appended."""
+    engine = filled(tmp_path, 10, config=SMALL)
+    engine.roll(NOW_MS)
+    again = SegmentEngine(Disk(), str(tmp_path), SMALL)
+    assert again.open(10) is None
+    assert (again.end_offset, again.flushed_end_offset) == (10, 10)
 
 
 def test_a_failed_sync_is_an_error_and_flushes_nothing(tmp_path: Path) -> None:

@@ -9,13 +9,16 @@ RULES    1. Nothing of the daemon is imported here: it is another process, reach
          3. No daemon outlives the process that started it, however that process ends: the daemon holds the reading
             end of a pipe whose writing end only its starter has. (A parent-death signal would fire when the starting
             *thread* ends.)
-         4. A restarted broker has the port and the data of the one before.
-         5. Only the standard library is used.
+         4. What lies in a temporary directory goes when nobody can ask for it any more: with `close()` or the `with`
+            block, with a broker object that is dropped while no daemon runs, and at the latest with this process.
+         5. A restarted broker has the port and the data of the one before.
+         6. Only the standard library is used.
 NOT HERE The pytest fixtures (`pytest_plugin.py`), the daemon's side of the pipe (`__main__.py`).
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -25,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -68,6 +72,7 @@ class Broker:
         self.ready_line = ""
         self._arguments = list(arguments)
         self._folder = Path(tempfile.mkdtemp(prefix="barnabas-"))
+        weakref.finalize(self, _remove, self._folder, os.getpid())
         self.data_dir = self._folder / "data" if data_dir is None else Path(data_dir)
         self.log_path = self._folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -130,6 +135,7 @@ class Broker:
         finally:
             os.close(read_end)
         self._lifeline = write_end
+        _running[self] = os.getpid()
         try:
             self._wait_until_ready(log_end)
         except BaseException:
@@ -159,7 +165,7 @@ class Broker:
         try:
             self._end(kill=False)
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            _remove(self._folder, os.getpid())
 
     def _command(self) -> list[str]:
         # -P: whatever lies in the working directory, it is not imported instead of the standard library or the daemon.
@@ -196,6 +202,7 @@ class Broker:
     def _end(self, *, kill: bool) -> None:
         process, self._process = self._process, None
         lifeline, self._lifeline = self._lifeline, None
+        _running.pop(self, None)
         if process is not None:
             if kill:
                 process.kill()
@@ -221,6 +228,23 @@ class Broker:
     def _last_lines(self, log_end: int) -> str:
         text = self.log_path.read_bytes()[log_end:].decode(errors="replace").strip()
         return "\n".join(text.splitlines()[-LAST_LINES:])
+
+
+_running: dict[Broker, int] = {}
+"""Brokers whose daemon runs, and the process that started it: they are kept, even if nobody else holds them."""
+
+
+@atexit.register
+def _close_all() -> None:
+    for broker, starter in list(_running.items()):
+        if starter == os.getpid():
+            broker.close()
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Take the folder away, unless this is a fork of the process that it belongs to."""
+    if owner == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _as_text(value: object) -> str:

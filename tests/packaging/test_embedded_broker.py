@@ -54,7 +54,7 @@ def test_a_bad_setting_is_one_sentence() -> None:
 
 
 def test_a_crash_loses_nothing_acknowledged() -> None:
-    """embedded.py rule 4: the same port and the same data after SIGKILL."""
+    """embedded.py rule 5: the same port and the same data after SIGKILL."""
     with Broker() as broker:
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
         sent = [producer.send("t", value=str(number).encode(), partition=0) for number in range(100)]
@@ -75,7 +75,10 @@ def test_a_crash_loses_nothing_acknowledged() -> None:
 def test_an_orphaned_daemon_stops_cleanly(tmp_path: Path) -> None:
     """embedded.py rule 3: its starter is killed, and the daemon leaves its directory in order."""
     starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, tmp_path / "data"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", STARTER, tmp_path / "data"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert starter.stdin is not None
     assert starter.stdout is not None

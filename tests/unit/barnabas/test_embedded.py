@@ -5,6 +5,7 @@ A real daemon is behind the fixture `kafka_broker`, and behind the tests in `tes
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -108,7 +109,7 @@ def test_a_crash_is_told_when_the_broker_is_stopped() -> None:
 
 
 def test_a_restarted_broker_keeps_its_port_and_data() -> None:
-    """Rule 4."""
+    """Rule 5."""
     with StandIn(READY, UNTIL_STOPPED) as broker:
         (broker.data_dir.parent / "mark").write_text("kept")
         first = broker.pid
@@ -140,6 +141,36 @@ def test_a_temporary_directory_goes_with_the_broker() -> None:
         folder = broker.log_path.parent
         assert folder.exists()
     assert not folder.exists()
+
+
+def test_a_dropped_broker_leaves_no_directory() -> None:
+    """Rule 4: one that never ran, or failed to, need not be closed."""
+    broker = StandIn("sys.exit(1)")
+    folder = broker.log_path.parent
+    with pytest.raises(BrokerError):
+        broker.start()
+    assert folder.exists()
+    del broker
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_dropped_broker_that_runs_goes_on(tmp_path: Path) -> None:
+    """Rule 4: it is ended, and its directory with it, when the process ends."""
+    program = f"{STARTER}\nprint(broker.log_path.parent)\ndel broker"
+    outcome = subprocess.run(
+        [sys.executable, "-c", program],
+        input="",
+        capture_output=True,
+        text=True,
+        env={**os.environ, "DAEMON": DAEMON_IN_THE_FACE, "TMPDIR": str(tmp_path)},
+        timeout=30,
+        check=True,
+    )
+    pid, folder = outcome.stdout.split()
+    assert folder.startswith(str(tmp_path))
+    assert not is_alive(int(pid))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_starting_twice_is_refused() -> None:
@@ -177,7 +208,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, None], ids=["killed", "interrupted", "forgetful"])
-def test_no_daemon_outlives_its_starter(end: signal.Signals | None) -> None:
+def test_no_daemon_outlives_its_starter(end: signal.Signals | None, tmp_path: Path) -> None:
     """Rule 3: however the starting process ends, the daemon is told by the end of the pipe, and ends."""
     assert PARENT_PIPE == PIPE_THAT_THE_DAEMON_READS
     starter = subprocess.Popen(
@@ -185,7 +216,7 @@ def test_no_daemon_outlives_its_starter(end: signal.Signals | None) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "DAEMON": DAEMON_IN_THE_FACE},
+        env={**os.environ, "DAEMON": DAEMON_IN_THE_FACE, "TMPDIR": str(tmp_path)},
     )
     assert starter.stdin is not None
     assert starter.stdout is not None

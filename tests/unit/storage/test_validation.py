@@ -216,7 +216,10 @@ def test_a_large_compressed_batch_is_recompressed_too() -> None:
     assert found.batches[0][1].compression == Compression.GZIP
     assert opened(found) == records(data, 0, parse_header(data), max_bytes=MAX)
     broken = assemble(parse_header(data), bytes(data[61:-9]))
-    assert refused(broken, rules("gzip")).code == ErrorCode.INVALID_RECORD
+    garbage = with_body(b"\xee" + dice.randbytes(9000), 100, NOW_MS, Compression.LZ4)
+    for bad in (broken, garbage):
+        assert refused(bad, rules("gzip")).code == ErrorCode.INVALID_RECORD
+    accepted(garbage)
 
 
 def test_recompressing_needs_nothing_but_its_arguments() -> None:
@@ -303,6 +306,25 @@ def test_the_range_of_timestamps_has_sharp_ends(count: int, delta_ms: int, is_in
     error = refused(builder.build(), rules("range"))
     assert isinstance(error, RejectedRecords)
     assert [index for index, _ in error.record_errors] == [0]
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_records_without_time_are_in_every_range(count: int) -> None:
+    """-1 is no time, also where others of the batch have one."""
+    builder = BatchBuilder()
+    for index in range(count):
+        builder.append(NOW_MS if index else -1, b"k", b"v")
+    accepted(builder.build(), rules("range"))
+
+
+def test_only_records_beyond_the_ends_are_named() -> None:
+    """Those exactly at the ends are not to blame."""
+    builder = BatchBuilder()
+    for delta_ms in (-600_000, 600_000, 600_001):
+        builder.append(NOW_MS + delta_ms, b"k", b"v")
+    error = refused(builder.build(), rules("range"))
+    assert isinstance(error, RejectedRecords)
+    assert [index for index, _ in error.record_errors] == [2]
 
 
 def test_every_late_record_is_named_with_its_own_time() -> None:

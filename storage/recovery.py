@@ -108,7 +108,7 @@ def restore_producers(
         if not batches:
             return
         for position, header in batches:
-            if header.producer_id >= 0 and offset <= header.base_offset < end_offset:
+            if header.producer_id >= 0:
                 replay(producers, buffer, position, header)
         offset = batches[-1][1].next_offset
 

@@ -20,7 +20,7 @@ def first_record(engine: Engine, target_ms: int, start_offset: int) -> tuple[int
     """(timestamp, offset, leader epoch) of the first record at or behind `start_offset` not before `target_ms`."""
     offset = start_offset
     while (base_offset := engine.find_timestamp(target_ms, offset)) is not None:
-        buffer = engine.read_batches(max(base_offset, offset), 1)
+        buffer = engine.read_batches(base_offset, 1)
         header = parse_header(buffer)
         found = first_at_or_after(buffer, 0, header, target_ms, start_offset, max_bytes=MAX_OPENED_BYTES)
         if found is not None:

@@ -256,6 +256,16 @@ def test_an_undecided_transaction_holds_the_last_stable_offset(make: MakeLog) ->
     assert len(values_of(log, 0, Isolation.LAST_STABLE)) == 4
 
 
+def test_the_last_stable_offset_is_not_before_the_log(make: MakeLog) -> None:
+    """Rule 1: the transaction's records were deleted, its end is still to come."""
+    log = make()
+    append(log, "a", producer=Idempotent(5, 0, 0, transactional=True))
+    append(log, "b", "c")
+    log.high_watermark = 3
+    log.trim(2, NOW_MS)
+    assert log.last_stable_offset == 2
+
+
 @pytest.mark.parametrize("restart", ["none", "clean", "unclean"])
 def test_aborted_transactions_of_the_range_are_told(make: MakeLog, restart: str) -> None:
     """F10; also after a restart, from the index or from the batches."""

@@ -10,6 +10,7 @@ import pytest
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
+from storage.disk import StorageError
 from storage.log import Checkpoint, Isolation
 from storage.log_config import LogConfig
 from tests.support.faulty_disk import FaultyDisk
@@ -164,6 +165,30 @@ def test_truncate_takes_back_everything_that_came_later(make: MakeLog, offset: i
     assert append(log, "next", producer=Idempotent(5, 0, end_offset), epoch=9) == end_offset
 
 
+def test_truncating_at_the_end_drops_an_epoch_without_records(make: MakeLog) -> None:
+    """As Kafka: this replica led, appended nothing, and somebody else leads now."""
+    log = make()
+    append(log, "a", epoch=1)
+    log.assign_epoch(2)
+    assert not log.truncate(1)
+    assert log.latest_epoch == 1
+
+
+def test_cutting_takes_snapshots_along(make: MakeLog, tmp_path: Path) -> None:
+    """snapshots.py rule 2: one behind the end would be believed when the log has grown again."""
+    log = make()
+    fill(log, 9)
+    log.high_watermark = 9
+    log.truncate(7)
+    assert [path.name for path in sorted((tmp_path / "t-0").glob("*.snapshot"))] == [
+        f"{offset:020d}.snapshot" for offset in (2, 4, 6)
+    ]
+    log.trim(4, NOW_MS)
+    assert [path.name for path in sorted((tmp_path / "t-0").glob("*.snapshot"))] == [
+        f"{offset:020d}.snapshot" for offset in (4, 6)
+    ]
+
+
 def test_truncate_below_the_first_segment_begins_anew_there(make: MakeLog) -> None:
     """As Kafka: the leader's log ends before ours begins."""
     log = make()
@@ -200,7 +225,7 @@ def test_trim_moves_the_start_and_drops_whole_segments(make: MakeLog) -> None:
     assert log.log_start_offset == 3
     refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: log.read(2, 1, Isolation.LOG_END))
     assert [offset for offset, _ in values_of(log)] == [3, 4, 5, 6]
-    assert log.epoch_of(3) == 1
+    assert [log.epoch_of(offset) for offset in (2, 3)] == [-1, 1]
     assert log.checkpoint.log_start_offset == 3
 
 
@@ -353,6 +378,27 @@ def test_a_sync_that_comes_after_a_deletion_is_no_failure(make: MakeLog, tmp_pat
     after()
     late()
     assert not (tmp_path / "t-0").exists()
+
+
+def test_a_sync_during_a_deletion_is_no_failure(make: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above, with the thread in the middle; while the log is in service the error goes up."""
+    log = make()
+
+    def fail(path: str, *_: object, **__: object) -> None:
+        raise StorageError("replace", path)
+
+    for delete in (False, True):
+        append(log, BIG, epoch=log.log_end_offset)
+        work = log.sync_work()
+        monkeypatch.setattr(
+            "storage.leader_epochs.write_epochs",
+            lambda disk, path, *_, delete=delete, **__: (log.delete() if delete else None, fail(path)),
+        )
+        if delete:
+            work()
+        else:
+            with pytest.raises(StorageError):
+                work()
 
 
 def test_a_snapshot_is_durable_when_the_recovery_point_has_passed_it(make: MakeLog, tmp_path: Path) -> None:

@@ -1,0 +1,159 @@
+"""Opening a log whose parts do not agree, on both engines (storage/recovery.py, snapshots.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.compression import Compression
+from protocol.records import parse_header
+from storage.log import Checkpoint
+from storage.timestamps import first_at_or_after
+from tests.support.logs import (
+    BIG,
+    NOW_MS,
+    Idempotent,
+    MakeLog,
+    append,
+    fill,
+    produced,
+    values_of,
+)
+
+
+def snapshots(tmp_path: Path) -> list[int]:
+    return sorted(int(path.stem) for path in (tmp_path / "t-0").glob("*.snapshot"))
+
+
+@pytest.mark.parametrize("point", [0, 3, 6, 7, 9])
+def test_producers_are_the_same_after_a_crash(make: MakeLog, point: int) -> None:
+    """Rule 3: known from before the recovery point, and each batch counted once."""
+    log = make()
+    for number in range(3):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    for number in range(6):
+        append(log, BIG, producer=Idempotent(6, 0, number))
+    log.sync_work()()
+    before = {known: producer.batches[-1] for known, producer in log.producers.producers.items()}
+    again = make(is_clean=False, known=Checkpoint(point, 0, 0))
+    after = again.producers.producers
+    assert {known: producer.batches[-1] for known, producer in after.items()} == before
+    for producer in after.values():
+        assert len(set(producer.batches)) == len(producer.batches), "no batch twice"
+        assert list(producer.batches) == sorted(producer.batches)
+    assert again.producers.snapshot() == log.producers.snapshot()
+
+
+def test_snapshots_behind_the_recovery_point_are_taken_anew(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 3: they may be torn, and would be believed later for being there."""
+    log = make()
+    for number in range(9):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    before = {path: path.read_bytes() for path in (tmp_path / "t-0").glob("*.snapshot")}
+    for path in before:
+        path.write_bytes(path.read_bytes()[:-1])
+    again = make(is_clean=False)
+    again.open()
+    assert {path: path.read_bytes() for path in (tmp_path / "t-0").glob("*.snapshot")} == before
+    again.roll(NOW_MS)
+    end = make(is_clean=False)
+    end.open()
+    assert snapshots(tmp_path) == [2, 4, 6, 8, 9], "also where a segment begins that is empty"
+
+
+def test_a_broken_snapshot_goes(make: MakeLog, tmp_path: Path) -> None:
+    """snapshots.py rule 1."""
+    log = make()
+    fill(log, 3)
+    log.close()
+    (tmp_path / "t-0" / f"{3:020d}.snapshot").write_bytes(b"")
+    make().open()
+    assert snapshots(tmp_path) == [2]
+
+
+def test_snapshots_that_nobody_needs_go(make: MakeLog, tmp_path: Path) -> None:
+    """snapshots.py rule 2: of earlier closes, and behind the end."""
+    log = make()
+    for _ in range(3):
+        append(log, "x")
+        log.close()
+    snapshot = (tmp_path / "t-0" / f"{3:020d}.snapshot").read_bytes()
+    (tmp_path / "t-0" / f"{77:020d}.snapshot").write_bytes(snapshot)
+    make().open()
+    assert snapshots(tmp_path) == [3]
+
+
+def test_epochs_of_what_is_scanned_come_from_the_batches(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 2: the file still tells of what was cut off before the crash."""
+    log = make()
+    fill(log, 2, epoch=1)
+    fill(log, 2, epoch=5)
+    log.sync_work()()
+    log.truncate(2)
+    fill(log, 2, epoch=3)
+    assert (tmp_path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n5 2\n"
+    again = make(is_clean=False)
+    assert [again.epoch_of(offset) for offset in range(4)] == [1, 1, 3, 3]
+    assert again.latest_epoch == 3
+
+
+def test_epochs_outside_the_log_are_dropped(make: MakeLog, tmp_path: Path) -> None:
+    """leader_epochs.py rule 2."""
+    log = make()
+    fill(log, 6, epoch=2)
+    log.close()
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n4\n0 0\n1 1\n2 2\n7 6\n")
+    again = make(known=Checkpoint(6, 4, 6))
+    assert again.latest_epoch == 2
+    assert [again.epoch_of(offset) for offset in (3, 4)] == [-1, 2]
+
+
+def test_a_cleanly_closed_log_is_not_replayed(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 1: without a snapshot it never had producers, as Kafka says; with one, only what lies behind it is read."""
+    log = make()
+    for number in range(5):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    log.close()
+    (tmp_path / "t-0" / f"{5:020d}.snapshot").unlink()
+    assert make().producers.producers[5].batches[-1][1] == 4, "from the snapshot at 4"
+    for path in (tmp_path / "t-0").glob("*.snapshot"):
+        path.unlink()
+    assert make().producers.producers == {}
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_a_time_is_looked_for_in_one_batch(compression: Compression) -> None:
+    """timestamps.py rules 1 and 2; records before the start count for nothing."""
+    data = produced(*"abcd", timestamp_ms=100, step_ms=10, compression=compression)
+
+    def found(target_ms: int, start_offset: int) -> tuple[int, int] | None:
+        return first_at_or_after(data, 0, parse_header(data), target_ms, start_offset, max_bytes=1000)
+
+    assert [found(target, 0) for target in (0, 100, 101, 130, 131)] == [(100, 0), (100, 0), (110, 1), (130, 3), None]
+    assert [found(target, 2) for target in (0, 125)] == [(120, 2), (130, 3)]
+    assert found(0, 4) is None
+
+
+def test_with_log_append_time_all_records_have_one_time() -> None:
+    """timestamps.py rule 2."""
+    data = produced(*"abcd", timestamp_ms=100, step_ms=10)
+    header = parse_header(data)
+    header = header._replace(attributes=header.attributes | 8, max_timestamp=500)
+    assert first_at_or_after(data, 0, header, 500, 2, max_bytes=1000) == (500, 2)
+    assert first_at_or_after(data, 0, header, 501, 0, max_bytes=1000) is None
+
+
+def test_values_survive_the_loss_of_everything_but_the_log(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 2: epochs and producers are found in the batches."""
+    log = make()
+    for number in range(5):
+        append(log, BIG, producer=Idempotent(5, 0, number), epoch=number)
+    log.close()
+    for path in (tmp_path / "t-0").iterdir():
+        if path.suffix != ".log":
+            path.unlink()
+    again = make(is_clean=False)
+    assert [offset for offset, _ in values_of(again)] == list(range(5))
+    assert [again.epoch_of(offset) for offset in range(5)] == list(range(5))
+    assert append(again, "x", producer=Idempotent(5, 0, 5)) == 5

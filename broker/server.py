@@ -14,6 +14,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import secrets
 import signal
 import sys
@@ -69,6 +70,7 @@ def run(config: BrokerConfig) -> None:
     Raises:
         StartError: it cannot start, or its metadata log failed later on.
     """
+    _allow_many_descriptors()
     gc.disable()  # making the parts drops nothing that a collection could find; `ready` turns it on
     loop = _new_loop()
     asyncio.set_event_loop(loop)
@@ -96,6 +98,12 @@ def run(config: BrokerConfig) -> None:
         loop.close()
     if server.failure is not None:
         raise StartError(server.failure)
+
+
+def _allow_many_descriptors() -> None:
+    """Raise the soft limit of open files to the hard one: every partition in use takes some, and every client one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _process_age_s() -> float:

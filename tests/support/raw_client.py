@@ -18,9 +18,14 @@ M = TypeVar("M", bound=Message)
 class RawClient:
     """Speaks to one broker with the messages of this project's own codec."""
 
-    def __init__(self, bootstrap: str, timeout_s: float = 30) -> None:
+    def __init__(self, bootstrap: str, timeout_s: float = 30, *, receive_buffer_bytes: int | None = None) -> None:
+        """Connect; with `receive_buffer_bytes` the kernel holds no more than about that of what was not read yet."""
         host, port = bootstrap.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if receive_buffer_bytes is not None:  # counts only when it is set before the connection is made
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        self.socket.settimeout(timeout_s)
+        self.socket.connect((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0
 
@@ -58,9 +63,13 @@ class RawClient:
 
     def receive(self, request: Message, version: int) -> Any:
         """The answer to a request that was sent."""
+        return self.decode(self.receive_frame(), request, version)
+
+    @staticmethod
+    def decode(frame: bytes, request: Message, version: int) -> Any:
+        """The answer that a frame holds."""
         key = type(request).API_KEY
         assert key is not None
-        frame = self.receive_frame()
         header_version = response_header_version(key, version)
         header = decode(ResponseHeader, header_version, frame)
         start = len(encode(header, header_version))

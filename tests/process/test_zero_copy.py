@@ -1,0 +1,213 @@
+"""Zero copy, proven on the running daemon by its system calls (seeds.md Z1, Z2).
+
+RULES    1. What a client received is compared with what each system call moved; nothing is timed.
+         2. 64 MiB are read; BARNABAS_ZERO_COPY_MIB=1024 reads more.
+         3. The follower is broker 2, registered by records that are put into the metadata log between two runs.
+NOT HERE Readers that do not read (`test_slow_readers.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from barnabas.embedded import Broker
+from protocol.messages import stored
+from protocol.records import BATCH_OVERHEAD, BatchBuilder, crc_is_valid, headers
+from replication.formatting import METADATA_DIRECTORY
+from replication.metadata_records import data_batch, read_batches
+from tests.support.loading import CONSUMER, ask_for, create, end_offset, fetch_request, load, produce
+from tests.support.raw_client import RawClient
+from tests.support.system_calls import READS, SENDS, needs_strace, total, watched
+
+MIB = 1024 * 1024
+LOADED_BYTES = int(os.environ.get("BARNABAS_ZERO_COPY_MIB", "64")) * MIB
+ASKED_BYTES = MIB
+INTERVAL_BYTES = 4096
+FOLLOWER = 2
+
+
+class Loaded(NamedTuple):
+    """A broker with a topic `t` of one partition."""
+
+    broker: Broker
+    topic_id: bytes
+    size: int
+    end_offset: int
+
+
+def batches(rng: random.Random) -> Iterator[bytes]:
+    """Batches of any size, many below and many above the index interval, until there are enough."""
+    stock = []
+    for _ in range(200):
+        builder = BatchBuilder()
+        for _ in range(rng.randrange(1, 4)):
+            builder.append(1_700_000_000_000, None, rng.randbytes(rng.choice([10, 200, 3000, 30_000, 100_000])))
+        stock.append(bytes(builder.build()))
+    size = 0
+    while size < LOADED_BYTES:
+        batch = rng.choice(stock)
+        size += len(batch)
+        yield batch
+
+
+def add_follower(data_dir: Path, topic_id: bytes) -> None:
+    """Make broker 2 a replica of t-0, by records behind the end of a stopped node's metadata log."""
+    log = data_dir / METADATA_DIRECTORY / f"{0:020d}.log"
+    data = log.read_bytes()
+    last = read_batches(data)[-1]
+    registration = stored.RegisterBrokerRecord(
+        broker_id=FOLLOWER,
+        incarnation_id=b"\2" * 16,
+        broker_epoch=last.last_offset + 1,
+        end_points=[stored.BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=1, security_protocol=0)],
+        features=[stored.BrokerFeature(name="metadata.version", min_supported_version=7, max_supported_version=30)],
+        fenced=False,
+        log_dirs=[b"\2" * 16],
+    )
+    change = stored.PartitionChangeRecord(partition_id=0, topic_id=topic_id, replicas=[1, FOLLOWER], isr=[1])
+    records = [(registration, 3), (change, 0)]
+    log.write_bytes(
+        data + data_batch(records, base_offset=last.last_offset + 1, leader_epoch=last.leader_epoch, timestamp_ms=1)
+    )
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
+    """A loaded broker, started anew so that a follower is registered beside it."""
+    with Broker(tmp_path_factory.mktemp("zero-copy") / "data") as broker:
+        with RawClient(broker.bootstrap) as client:
+            (topic_id,) = create(client, "t", segment_bytes=LOADED_BYTES // 4)
+            load(client, "t", batches(random.Random(5)))
+        broker.stop()
+        add_follower(broker.data_dir, topic_id)
+        broker.start()
+        size = sum(path.stat().st_size for path in (broker.data_dir / "t-0").glob("*.log"))
+        assert size >= LOADED_BYTES
+        with RawClient(broker.bootstrap) as client:
+            yield Loaded(broker, topic_id, size, end_offset(client, "t"))
+
+
+class Reading(NamedTuple):
+    """What a reader got."""
+
+    response_bytes: int
+    fetches: int
+    end_offset: int
+
+
+def read_to_the_end(client: RawClient, loaded: Loaded, version: int, replica_id: int) -> Reading:
+    """Fetch from offset 0 on, check every whole batch, go on behind the last whole one."""
+    offset = received = fetches = 0
+    while offset < loaded.end_offset:
+        request = fetch_request(
+            version, {("t", loaded.topic_id, 0): offset}, replica_id=replica_id, max_bytes=ASKED_BYTES
+        )
+        answer, size = ask_for(client, request, version)
+        (data,) = answer.responses[0].partitions
+        assert data.error_code == 0
+        for position, header in headers(data.records):
+            assert header.base_offset <= offset < header.next_offset
+            assert crc_is_valid(data.records, position, header)
+            offset = header.next_offset
+        received += size
+        fetches += 1
+    return Reading(received, fetches, offset)
+
+
+@needs_strace
+@pytest.mark.parametrize(
+    ("version", "replica_id"),
+    [
+        pytest.param(12, CONSUMER, id="consumer"),
+        pytest.param(18, CONSUMER, id="consumer, v18"),
+        pytest.param(12, FOLLOWER, id="follower by replica id"),
+        pytest.param(17, FOLLOWER, id="follower by ReplicaState"),
+    ],
+)
+def test_records_leave_by_sendfile_and_only_batch_headers_are_read(
+    loaded: Loaded, tmp_path: Path, version: int, replica_id: int
+) -> None:
+    """seeds.md Z1: more than 99 % of the bytes of the answers; per look-up at most an index interval and a header."""
+    broker = loaded.broker
+    with RawClient(broker.bootstrap) as client, watched(broker.pid, SENDS + READS, tmp_path / "trace") as calls:
+        read = read_to_the_end(client, loaded, version, replica_id)
+        # When this is answered, the trace has all that was sent before.
+        at_end = fetch_request(version, {("t", loaded.topic_id, 0): read.end_offset})
+        _, last_size = ask_for(client, at_end, version)
+    assert read.end_offset == loaded.end_offset
+    assert read.response_bytes > loaded.size
+    from_files = total(calls, ("sendfile",), ".log", on_sockets=True)
+    sent = total(calls, SENDS, on_sockets=True)
+    assert read.response_bytes <= sent <= read.response_bytes + last_size, "not every call that sends is watched"
+    assert from_files > 0.99 * sent
+    assert not [call for call in calls if call.name == "mmap" and ".log>" in call.arguments]
+    looked_at = total(calls, READS, ".log")
+    print(
+        f"{from_files / sent:.4%} of {sent} bytes by sendfile, {looked_at} bytes of the log read in {read.fetches} look-ups"
+    )
+    assert looked_at <= read.fetches * (INTERVAL_BYTES + BATCH_OVERHEAD)
+
+
+TOPICS, PARTITIONS = 50, 20
+
+
+def value_of(topic: str, index: int) -> bytes:
+    """What a partition holds: its own name, many times over, so that no two are alike."""
+    return f"{topic}-{index} ".encode() * (1 + (index * 7 + len(topic)) % 40)
+
+
+def received_in_pieces(client: RawClient, rng: random.Random) -> bytes:
+    """One frame, read in pieces of random size."""
+    data = bytearray()
+    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+        piece = client.socket.recv(rng.choice([1, 2, 10, 100, 3000]))
+        assert piece, f"the broker hung up after {len(data)} bytes"
+        data += piece
+    return bytes(data[4:])
+
+
+@pytest.mark.parametrize("version", [4, 12, 18])
+def test_a_thousand_partitions_come_in_order_through_a_tiny_window(tmp_path: Path, version: int) -> None:
+    """seeds.md Z2: header, region, header, region … over 50 topics of 20 partitions, whatever the socket takes."""
+    rng = random.Random(version)
+    names = [f"topic-{number}" for number in range(TOPICS)]
+    with Broker(tmp_path / "data", settings={"socket.send.buffer.bytes": 2048}) as broker:
+        with RawClient(broker.bootstrap) as client:
+            ids = create(client, *names, partitions=PARTITIONS)
+            produce(client, {name: [batch_of(name, index) for index in range(PARTITIONS)] for name in names})
+        places = [
+            (name, topic_id, index) for name, topic_id in zip(names, ids, strict=True) for index in range(PARTITIONS)
+        ]
+        rng.shuffle(places)
+        with RawClient(broker.bootstrap, receive_buffer_bytes=1024) as client:
+            request = fetch_request(version, dict.fromkeys(places, 0), max_bytes=50 * MIB)
+            client.send(request, version)
+            answer = client.decode(received_in_pieces(client, rng), request, version)
+    topic_of = {topic_id: name for name, topic_id in zip(names, ids, strict=True)}
+    found = [
+        (topic.topic or topic_of[topic.topic_id], partition.partition_index, bytes(partition.records))
+        for topic in answer.responses
+        for partition in topic.partitions
+    ]
+    assert [(name, index) for name, index, _ in found] == [
+        (topic.topic or topic_of[topic.topic_id], partition.partition)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    for name, index, records in found:
+        ((_, header),) = headers(records)
+        assert crc_is_valid(records, 0, header), f"seed {version}"
+        assert value_of(name, index) in records, f"seed {version}"
+
+
+def batch_of(topic: str, index: int) -> bytes:
+    """One record."""
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000, None, value_of(topic, index))
+    return bytes(builder.build())

@@ -1,0 +1,121 @@
+"""Topics made, filled and read over a raw client, for tests of whole processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from protocol.messages.produce_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ReplicaState,
+    TopicProduceData,
+)
+from tests.support.raw_client import RawClient
+
+CONSUMER = -1
+_IN_FLIGHT = 32
+_LATEST = -1
+_FIRST_VERSION_WITH_REPLICA_STATE = 15
+
+Place = tuple[str, bytes, int]
+"""Topic, its id, partition."""
+
+
+def create(client: RawClient, *names: str, partitions: int = 1, **configs: object) -> list[bytes]:
+    """Create topics; their ids. Settings have underscores for dots."""
+    settings = [CreatableTopicConfig(name=name.replace("_", "."), value=str(value)) for name, value in configs.items()]
+    topics = [
+        CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=settings) for name in names
+    ]
+    answer = client.ask(CreateTopicsRequest(topics=topics, timeout_ms=30_000), 7)
+    assert [topic.error_code for topic in answer.topics] == [0] * len(names), answer
+    ids = {topic.name: topic.topic_id for topic in answer.topics}
+    return [ids[name] for name in names]
+
+
+def produce_request(records: Mapping[str, list[bytes]]) -> ProduceRequest:
+    """For each topic a batch for each of its first partitions."""
+    return ProduceRequest(
+        acks=1,
+        timeout_ms=30_000,
+        topic_data=[
+            TopicProduceData(
+                name=topic,
+                partition_data=[
+                    PartitionProduceData(index=index, records=memoryview(data)) for index, data in enumerate(batches)
+                ],
+            )
+            for topic, batches in records.items()
+        ],
+    )
+
+
+def produce(client: RawClient, records: Mapping[str, list[bytes]]) -> None:
+    """Append a batch to each of the first partitions of some topics."""
+    answer = client.ask(produce_request(records), 9)
+    codes = {partition.error_code for topic in answer.responses for partition in topic.partition_responses}
+    assert codes == {0}
+
+
+def load(client: RawClient, topic: str, batches: Iterable[bytes]) -> None:
+    """Append batches to partition 0, several requests in flight."""
+    rest = iter(batches)
+    while requests := [produce_request({topic: [batch]}) for batch in islice(rest, _IN_FLIGHT)]:
+        for request in requests:
+            client.send(request, 9)
+        for request in requests:
+            (partition,) = client.receive(request, 9).responses[0].partition_responses
+            assert partition.error_code == 0
+
+
+def end_offset(client: RawClient, topic: str) -> int:
+    """Where partition 0 ends."""
+    partition = ListOffsetsPartition(partition_index=0, timestamp=_LATEST)
+    request = ListOffsetsRequest(replica_id=CONSUMER, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
+    (found,) = client.ask(request, 7).topics[0].partitions
+    assert found.error_code == 0
+    return int(found.offset)
+
+
+def fetch_request(
+    version: int,
+    positions: Mapping[Place, int],
+    *,
+    replica_id: int = CONSUMER,
+    max_bytes: int = 1 << 20,
+    max_wait_ms: int = 0,
+) -> FetchRequest:
+    """Read from these offsets on, topics by name and by id, as the version wants it."""
+    topics: dict[tuple[str, bytes], list[FetchPartition]] = {}
+    for (name, topic_id, index), offset in positions.items():
+        partition = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
+        topics.setdefault((name, topic_id), []).append(partition)
+    request = FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        topics=[
+            FetchTopic(topic=name, topic_id=topic_id, partitions=parts) for (name, topic_id), parts in topics.items()
+        ],
+    )
+    if version >= _FIRST_VERSION_WITH_REPLICA_STATE:
+        request.replica_state = ReplicaState(replica_id=replica_id)
+    else:
+        request.replica_id = replica_id
+    return request
+
+
+def ask_for(client: RawClient, request: FetchRequest, version: int) -> tuple[Any, int]:
+    """The answer and its size on the wire."""
+    client.send(request, version)
+    frame = client.receive_frame()
+    return client.decode(frame, request, version), len(frame) + 4

@@ -1,0 +1,91 @@
+"""The system calls of a running process, by strace.
+
+RULES    1. `watched` begins to note when strace is attached, and `calls` are complete when the `with` block is left.
+         2. A call that was interrupted in the trace by one of another thread is put together again.
+NOT HERE What the calls should be (the tests).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SENDS = ("sendfile", "sendto", "sendmsg", "write", "writev", "splice")
+READS = ("read", "readv", "pread64", "preadv", "preadv2", "mmap")
+
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+
+_LINE = re.compile(r"(?P<thread>\d+) +(?P<text>.*)")
+_RESUMED = re.compile(r"<\.\.\. \w+ resumed>(?P<rest>.*)")
+_CALL = re.compile(r"(?P<name>\w+)\((?P<arguments>.*)\) += (?P<result>-?\d+|0x[0-9a-f]+)")
+_UNFINISHED = " <unfinished ...>"
+
+
+class Call(NamedTuple):
+    """One call and what it returned; -1 for any failure."""
+
+    name: str
+    arguments: str
+    result: int
+
+    @property
+    def is_on_socket(self) -> bool:
+        """Whether its first descriptor is a socket."""
+        return re.match(r"\d+<(socket|TCP)", self.arguments) is not None
+
+
+def parse(text: str) -> Iterator[Call]:
+    """What an output file of strace with -f says."""
+    begun: dict[str, str] = {}
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match is None:
+            continue
+        thread, said = match["thread"], match["text"]
+        if said.endswith(_UNFINISHED):
+            begun[thread] = said.removesuffix(_UNFINISHED)
+            continue
+        resumed = _RESUMED.match(said)
+        if resumed is not None:
+            said = begun.pop(thread, "") + resumed["rest"]
+        call = _CALL.match(said)
+        if call is not None:
+            yield Call(call["name"], call["arguments"], int(call["result"], 0))
+
+
+@contextlib.contextmanager
+def watched(pid: int, names: tuple[str, ...], output: Path) -> Iterator[list[Call]]:
+    """Note the calls of these names, of all threads, while the block runs."""
+    command = ["strace", "-f", "-y", "-s", "0", "-e", "trace=" + ",".join(names), "-o", str(output), "-p", str(pid)]
+    calls: list[Call] = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stderr is not None
+        said = tracer.stderr.readline()
+        if "attached" not in said:
+            tracer.kill()
+            pytest.skip(f"strace cannot watch another process here: {said.strip()}")
+        try:
+            yield calls
+        finally:
+            tracer.terminate()
+            tracer.communicate()
+    calls += parse(output.read_text())
+
+
+def total(calls: list[Call], names: tuple[str, ...], path_end: str = "", *, on_sockets: bool = False) -> int:
+    """Bytes that successful calls of these names moved; of files whose path ends so, or of sockets."""
+    return sum(
+        call.result
+        for call in calls
+        if call.name in names
+        and call.result > 0
+        and (not path_end or f"{path_end}>" in call.arguments)
+        and (not on_sockets or call.is_on_socket)
+    )

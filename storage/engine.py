@@ -118,8 +118,8 @@ class Engine(Protocol):
             The offset from which `recover` has to run (at or before the recovery point, where a segment starts),
             or None when there is nothing to recover. Also after a clean close the files may turn out not to fit.
             Until `recover` has run, only what lies before the returned offset can be read, and only by
-            `read_batches`. Afterwards the flushed end is the end after a clean close, else the recovery point, or
-            the end where that is less.
+            `read_batches`; `segments` tells where segments begin, but not how the last ones end. Afterwards the
+            flushed end is the end after a clean close, else the recovery point, or the end where that is less.
         """
         ...
 

@@ -5,7 +5,7 @@ RULES    1. After a clean close nothing is scanned: the newest snapshot tells th
          2. Otherwise every batch from the segment of the recovery point on is checked, the log is cut at the first
             that is not whole, and epochs, producers and aborted transactions of that range come from the batches.
          3. Producers are known at the start of what is scanned: from a snapshot, and from the batches between it and
-            there. Later snapshots may have been torn; they are taken anew on the way.
+            there. Later snapshots may be torn or missing; they are taken anew on the way, where segments begin.
          4. A log that ends before its start offset (all of it was deleted, then the rest was lost) is empty there.
 NOT HERE Checking batches (the engine's `recover`); which logs need it and when (log_manager.py).
 """
@@ -75,7 +75,8 @@ def _recover(
 ) -> None:
     restore_producers(engine, producers, snapshots, start_offset, is_clean=False)
     epochs.truncate(start_offset)
-    marks = snapshots.truncate(start_offset)
+    snapshots.truncate(start_offset)
+    marks = [segment.base_offset for segment in engine.segments() if segment.base_offset > start_offset]
 
     def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
         while marks and marks[0] <= header.base_offset:

@@ -65,11 +65,9 @@ class Snapshots:
                 return offset
         return None
 
-    def truncate(self, end_offset: int) -> list[int]:
-        """Delete those behind the log's end; which."""
-        behind = [offset for offset in self.offsets if offset > end_offset]
-        self._delete(behind)
-        return behind
+    def truncate(self, end_offset: int) -> None:
+        """Delete those behind the log's end."""
+        self._delete([offset for offset in self.offsets if offset > end_offset])
 
     def trim(self, start_offset: int) -> None:
         """Delete those before the first segment."""

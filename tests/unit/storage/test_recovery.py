@@ -62,6 +62,21 @@ def test_snapshots_behind_the_recovery_point_are_taken_anew(make: MakeLog, tmp_p
     assert snapshots(tmp_path) == [2, 4, 6, 8, 9], "also where a segment begins that is empty"
 
 
+def test_a_segment_that_an_unfinished_append_began_gets_its_snapshot(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 3: the bytes were written, the commit never came; what is trimmed later must not take the producers along."""
+    log = make()
+    for number in range(2):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    log.write(log.prepare(produced(BIG), leader_epoch=0, wall_ms=NOW_MS))
+    assert snapshots(tmp_path) == []
+    again = make(is_clean=False)
+    assert again.log_end_offset == 3
+    assert snapshots(tmp_path) == [2]
+    again.high_watermark = 3
+    again.trim(2, NOW_MS)
+    assert list(make(is_clean=False, known=Checkpoint(0, 2, 2)).producers.producers) == [5]
+
+
 def test_a_broken_snapshot_goes(make: MakeLog, tmp_path: Path) -> None:
     """snapshots.py rule 1."""
     log = make()

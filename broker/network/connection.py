@@ -72,7 +72,10 @@ class Connection:
         self.is_closed = True
         self._watch_reading(wanted=False)
         self._watch_writing(wanted=False)
-        self._wire.close()
+        if self._sender.is_idle:
+            self._wire.close()
+        else:  # half an answer is of no use, and the kernel would keep it for a peer that never reads
+            self._wire.reset()
         self._frames.clear()
         pending, self._pending = self._pending, None
         if pending is not None:

@@ -8,8 +8,10 @@ NOT HERE What is sent and when (`sender.py`); TLS, a further wire that encrypts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -18,6 +20,7 @@ from protocol.records import FileRegion
 Buffer = bytes | bytearray | memoryview
 
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Wire(Protocol):
@@ -39,7 +42,10 @@ class Wire(Protocol):
         """Send at most `limit` bytes of a region, from `skip` bytes into it; 0 where the file ends before."""
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket; what was handed to the kernel is still delivered."""
+
+    def reset(self) -> None:
+        """Close the socket; the kernel forgets at once what it has not delivered."""
 
 
 class PlainWire:
@@ -89,4 +95,10 @@ class PlainWire:
 
     def close(self) -> None:
         """Close the socket."""
+        self._socket.close()
+
+    def reset(self) -> None:
+        """Close the socket without lingering."""
+        with contextlib.suppress(OSError):  # the peer was first
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._socket.close()

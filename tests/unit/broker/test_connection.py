@@ -51,7 +51,7 @@ class FakeWire:
         self.incoming: list[bytes] = []
         self.sent = b""
         self.room = 10**9
-        self.is_closed = False
+        self.is_closed = self.is_reset = False
 
     def fileno(self) -> int:
         return 7
@@ -71,6 +71,9 @@ class FakeWire:
 
     def close(self) -> None:
         self.is_closed = True
+
+    def reset(self) -> None:
+        self.is_closed = self.is_reset = True
 
 
 class World:
@@ -175,6 +178,16 @@ def test_a_peer_that_leaves_cancels_what_waits() -> None:
     world.pending[b"later"].complete([b"too late"])
     assert (world.wire.is_closed, cancelled, world.closed, world.wire.sent) == (True, [True], [world.connection], b"")
     assert (world.loop.readers, world.loop.writers) == ({}, {})
+
+
+@pytest.mark.parametrize("room", [10, 3])
+def test_a_connection_that_ends_with_half_an_answer_is_reset(room: int) -> None:
+    """seeds.md Z3: the kernel must not keep for minutes what a stalled reader never took; a whole answer it delivers."""
+    world = World()
+    world.wire.room = room
+    world.receive(b"answer")
+    world.connection.close()
+    assert (world.wire.is_closed, world.wire.is_reset) == (True, room == 3)
 
 
 @pytest.mark.parametrize("body", [b"broken", b"close"])

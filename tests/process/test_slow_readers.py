@@ -1,0 +1,149 @@
+"""Consumers that ask for much and read little or nothing: what they cost, and whom they hold up (seeds.md Z3).
+
+RULES    1. Memory is counted by the kernel: the daemon's resident pages, and what the sockets of its port hold.
+         2. Nothing is timed: who would be held up would not get an answer at all.
+NOT HERE That the records do not pass through the process (`test_zero_copy.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from barnabas.embedded import Broker
+from protocol.messages.produce_fetch import FetchRequest
+from protocol.records import BatchBuilder
+from tests.support.loading import ask_for, create, fetch_request, load
+from tests.support.raw_client import RawClient
+from tests.support.system_calls import SENDS, needs_strace, watched
+from tests.support.waiting import until
+
+MIB = 1024 * 1024
+READERS = 1000
+ASKED_BYTES = 50 * MIB
+SEND_BUFFER_BYTES = 102_400
+"""socket.send.buffer.bytes; the kernel doubles it for its own bookkeeping and lets one packet go beyond."""
+
+LARGEST_PACKET_BYTES = 65_536
+DESCRIPTORS_BESIDE = 300
+
+
+def batch_of(size: int) -> bytes:
+    """One record of so many bytes."""
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000, None, bytes(size))
+    return bytes(builder.build())
+
+
+@contextlib.contextmanager
+def holding_much(data_dir: Path, **settings: object) -> Iterator[Broker]:
+    """A broker with a topic `t` of 52 MiB, and `small` with one batch."""
+    names = {name.replace("_", "."): value for name, value in settings.items()}
+    with Broker(data_dir, settings=names) as broker:
+        with RawClient(broker.bootstrap) as client:
+            create(client, "t", "small", segment_bytes=100 * MIB)
+            load(client, "t", [batch_of(MIB - 200)] * 52)
+            load(client, "small", [batch_of(10_000)])
+        yield broker
+
+
+def much(max_bytes: int = ASKED_BYTES) -> FetchRequest:
+    """A request for nearly all of it."""
+    return fetch_request(11, {("t", b"", 0): 0}, max_bytes=max_bytes)
+
+
+@pytest.fixture
+def readers() -> Iterator[int]:
+    """How many connections fit into the descriptors that we may have; the daemon inherits the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = READERS + DESCRIPTORS_BESIDE
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
+    yield min(READERS, hard - DESCRIPTORS_BESIDE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def unsent(port: int) -> list[int]:
+    """Bytes that the kernel holds for the peers of each connection of a port on this machine."""
+    found = []
+    with open("/proc/net/tcp") as table:
+        next(table)
+        for line in table:
+            _, local, _, state, queues, *_ = line.split()
+            if int(local.split(":")[1], 16) == port and state != "0A":
+                found.append(int(queues.split(":")[0], 16))
+    return found
+
+
+def test_stalled_readers_cost_one_file_reference_and_no_memory(tmp_path: Path, readers: int) -> None:
+    """seeds.md Z3: 1,000 consumers ask for 50 MiB each and never read; the process's memory stays as it was."""
+    with holding_much(tmp_path / "data") as broker, contextlib.ExitStack() as stack:
+        daemon = psutil.Process(broker.pid)
+        clients = [stack.enter_context(RawClient(broker.bootstrap, receive_buffer_bytes=4096)) for _ in range(readers)]
+        for client in clients:
+            ask_for(client, fetch_request(11, {("t", b"", 0): 52}), 11)
+        resident, descriptors = daemon.memory_info().rss, daemon.num_fds()
+        request = much()
+        for client in clients:
+            client.send(request, 11)
+        until(lambda: sum(1 for count in unsent(broker.port) if count) >= readers, "every answer has begun")
+        grown, held = daemon.memory_info().rss - resident, unsent(broker.port)
+        print(
+            f"{readers} readers: the process grew by {grown / 1024:.0f} KiB, "
+            f"the kernel holds {sum(held) / MIB:.1f} MiB, {max(held)} bytes at most for one"
+        )
+        assert daemon.num_fds() == descriptors
+        assert grown <= readers * 1024 + 2 * MIB
+        assert max(held) <= 2 * SEND_BUFFER_BYTES + LARGEST_PACKET_BYTES
+        with RawClient(broker.bootstrap) as other:
+            answer, size = ask_for(other, much(), 11)
+            assert size > ASKED_BYTES - MIB
+            assert answer.responses[0].partitions[0].error_code == 0
+
+
+def test_stalled_readers_are_closed_by_the_idle_limit(tmp_path: Path) -> None:
+    """seeds.md Z3, connections.max.idle.ms: descriptors, and what the kernel held for them, are free again."""
+    with holding_much(tmp_path / "data", connections_max_idle_ms=1000) as broker, contextlib.ExitStack() as stack:
+        daemon = psutil.Process(broker.pid)
+        until(lambda: not daemon.net_connections("tcp")[1:], "the connection that loaded the topic is gone")
+        descriptors = daemon.num_fds()
+        for _ in range(50):
+            stack.enter_context(RawClient(broker.bootstrap, receive_buffer_bytes=4096)).send(much(), 11)
+        until(lambda: daemon.num_fds() > descriptors, "they are there")
+        until(lambda: daemon.num_fds() <= descriptors, "they were closed")
+        until(lambda: not sum(unsent(broker.port)), "nothing is held for them")
+        with RawClient(broker.bootstrap) as other:
+            ask_for(other, much(), 11)
+
+
+def complete(client: RawClient, requests: int, between: Callable[[], object]) -> None:
+    """Have so many fetches answered, one after the other."""
+    request = fetch_request(11, {("small", b"", 0): 0})
+    for _ in range(requests):
+        between()
+        answer, _ = ask_for(client, request, 11)
+        assert len(answer.responses[0].partitions[0].records) > 10_000
+
+
+@needs_strace
+def test_readers_of_single_bytes_cost_nobody_anything(tmp_path: Path) -> None:
+    """seeds.md Z3: beside 20 of them a consumer completes as many requests, with as many calls of the broker's."""
+    requests, slow_readers, answer_bytes = 200, 20, 4 * MIB
+    with holding_much(tmp_path / "data") as broker, contextlib.ExitStack() as stack:
+        fast = stack.enter_context(RawClient(broker.bootstrap))
+        with watched(broker.pid, (*SENDS, "recvfrom"), tmp_path / "alone") as alone:
+            complete(fast, requests, lambda: None)
+        slow = [
+            stack.enter_context(RawClient(broker.bootstrap, receive_buffer_bytes=4096)) for _ in range(slow_readers)
+        ]
+        for client in slow:
+            client.send(much(answer_bytes), 11)
+        until(lambda: sum(1 for count in unsent(broker.port) if count) >= slow_readers, "every answer has begun")
+        with watched(broker.pid, (*SENDS, "recvfrom"), tmp_path / "beside") as beside:
+            complete(fast, requests, lambda: [client.socket.recv(1) for client in slow])
+        print(f"{len(alone)} calls alone, {len(beside)} beside {slow_readers} slow readers")
+        assert len(beside) <= len(alone) + 2 * slow_readers

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import mmap
+import random
 import struct
+import sys
+from array import array
 from pathlib import Path
 
 import pytest
@@ -40,7 +43,7 @@ def extended(index: OffsetIndex, entries: int) -> OffsetIndex:
 
 
 def test_offset_entries_are_last_offset_and_position(tmp_path: Path) -> None:
-    """FORMAT of .index; and rule 4: nothing reaches the file before write_out."""
+    """FORMAT of .index (seeds.md I1); and rule 4: nothing reaches the file before write_out."""
     index = offset_index(tmp_path, 2)
     assert (tmp_path / "i.index").read_bytes() == b""
     index.write_out()
@@ -48,7 +51,7 @@ def test_offset_entries_are_last_offset_and_position(tmp_path: Path) -> None:
 
 
 def test_time_entries_are_timestamp_and_offset(tmp_path: Path) -> None:
-    """FORMAT of .timeindex; an entry is added only for a later time than the last."""
+    """FORMAT of .timeindex (seeds.md I2); an entry is added only for a later time than the last."""
     index = TimeIndex(Disk(), f"{tmp_path}/t", BASE)
     for timestamp, offset in ((-1, BASE), (1000, BASE + 3), (1000, BASE + 4), (999, BASE + 5), (1001, BASE + 6)):
         index.append(timestamp, offset)
@@ -58,7 +61,7 @@ def test_time_entries_are_timestamp_and_offset(tmp_path: Path) -> None:
 
 
 def test_lookup_finds_the_entry_at_or_before_the_offset(tmp_path: Path) -> None:
-    """As Kafka's OffsetIndex.lookup: the segment's start where there is none."""
+    """As Kafka's OffsetIndex.lookup (seeds.md I1): the segment's start where there is none."""
     index = offset_index(tmp_path)
     assert index.lookup(BASE) == index.last == (BASE, 0)
     index = offset_index(tmp_path, 3)
@@ -217,7 +220,7 @@ def _observe_pages(index: SparseIndex, touched: set[int], monkeypatch: pytest.Mo
 def test_a_lookup_near_the_end_touches_three_pages_at_most_whatever_the_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OffsetIndex | TimeIndex]
 ) -> None:
-    """Rule 3: the index grows page by page; the pages that a freshly opened one reads are counted.
+    """Rule 3 (seeds.md I2, I3): the index grows page by page; what a freshly opened one reads is counted.
 
     A plain binary search over 40 pages would touch six, others for every page that is added.
     """
@@ -245,10 +248,56 @@ def test_a_lookup_near_the_end_touches_three_pages_at_most_whatever_the_size(
         assert len(touched) <= 3, f"{len(touched)} pages of {page}: {sorted(touched)}"
 
 
+LARGEST_INDEX_BYTES = 10 * 1024 * 1024  # segment.index.bytes
+
+
+def written_index(path: Path, kind: type[OffsetIndex | TimeIndex], entries: int) -> str:
+    """The file of an index whose entry i has the key 10 i and the value i."""
+    per_entry = kind.ENTRY.size // 4
+    words = array("I", bytes(entries * kind.ENTRY.size))
+    words[per_entry - 2 :: per_entry] = array("I", range(0, 10 * entries, 10))
+    words[per_entry - 1 :: per_entry] = array("I", range(entries))
+    if sys.byteorder == "little":
+        words.byteswap()
+    file = path / "index"
+    file.write_bytes(words.tobytes())
+    return str(file)
+
+
+@pytest.mark.parametrize("kibibytes", [4, 12, 60, 1000, 4096, LARGEST_INDEX_BYTES // 1024])
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
+def test_thousands_of_lookups_near_the_end_of_the_largest_index_touch_three_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OffsetIndex | TimeIndex], kibibytes: int
+) -> None:
+    """Rule 3 (seeds.md I2, I3): opening and 3,000 look-ups together, at sizes up to the largest; one cold
+    look-up in the largest touches more, which shows that pages are counted.
+    """
+    size = kind.ENTRY.size
+    entries = kibibytes * 1024 // size
+    path = written_index(tmp_path, kind, entries)
+    disk = FaultyDisk()
+    index = kind(disk, path, 0)
+    touched: set[int] = set()
+    _observe_pages(index, touched, monkeypatch)
+    warm = min(entries, WARM_BYTES // size)
+    dice = random.Random(kibibytes)
+    for _ in range(3000):
+        target = 10 * (entries - 1) - dice.randrange(10 * warm - 9)
+        assert index.lookup(target) == (target // 10 * 10, target // 10)
+    for _, position, length in disk.reads:
+        touched.update(range(position // PAGE, (position + length - 1) // PAGE + 1))
+    assert len(touched) <= 3, sorted(touched)
+    touched.clear()
+    assert index.lookup(15) == (10, 1)
+    is_cold = kibibytes * 1024 > WARM_BYTES
+    assert bool(touched) == is_cold
+    assert len(touched) > 3 or kibibytes < 1000
+
+
 def test_a_lookup_near_the_end_of_an_open_index_touches_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 3: the warm section is in memory; only a target before it goes to the mapping."""
+    """Rule 3 (seeds.md I2): the warm section is in memory; only a target before it goes to the mapping."""
     disk = FaultyDisk()
     index = offset_index(tmp_path, 20_000, disk=disk)
     touched: set[int] = set()

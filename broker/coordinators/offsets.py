@@ -57,6 +57,7 @@ STEP: Final = 2000
 Partitions = dict[int, "Committed | bytes"]
 Topics = dict[str, Partitions]
 
+_END_OF_TIME_MS: Final = 2**63 - 1
 _NONE: Final = ErrorCode.NONE
 _NOTHING: Final[Mapping[str, Partitions]] = {}
 
@@ -80,7 +81,7 @@ class CommittedOffsets:
     def commit(self, request: OffsetCommitRequest, wall_ms: int) -> tuple[list[StoredRecord], OffsetCommitResponse]:
         """The records of a commit that the group allows, and the answer for when they are committed."""
         retention_ms = request.retention_time_ms
-        expire_wall_ms = NO_EXPIRY if retention_ms == DEFAULT_RETENTION else wall_ms + retention_ms
+        expire_wall_ms = NO_EXPIRY if retention_ms == DEFAULT_RETENTION else min(wall_ms + retention_ms, _END_OF_TIME_MS)
         group_id = request.group_id
         records: list[StoredRecord] = []
         topics = []

@@ -201,6 +201,16 @@ def test_an_expiry_that_the_client_asked_for_overrules_all() -> None:
     assert committed(made, partition=1) == 2
 
 
+def test_an_offset_may_be_kept_for_ever() -> None:
+    """offsets.py rule 3: the longest retention ends after the last time that a record can hold."""
+    made = world()
+    request = commit_request(1)
+    request.retention_time_ms = 2**63 - 1
+    made.ask(request, 2)
+    made.advance(10 * WEEK_MS)
+    assert committed(made) == 1
+
+
 def test_a_stable_group_loses_offsets_of_topics_that_it_does_not_read() -> None:
     """offsets.py rule 3; without knowing its topics, nothing."""
     offsets = CommittedOffsets(4096)

@@ -31,6 +31,7 @@ _UNFINISHED = " <unfinished ...>"
 class Call(NamedTuple):
     """One call and what it returned; -1 for any failure."""
 
+    thread: int
     name: str
     arguments: str
     result: int
@@ -57,7 +58,7 @@ def parse(text: str) -> Iterator[Call]:
             said = begun.pop(thread, "") + resumed["rest"]
         call = _CALL.match(said)
         if call is not None:
-            yield Call(call["name"], call["arguments"], int(call["result"], 0))
+            yield Call(int(thread), call["name"], call["arguments"], int(call["result"], 0))
 
 
 @contextlib.contextmanager

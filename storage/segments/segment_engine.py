@@ -10,8 +10,8 @@ RULES    1. A segment is rolled before an append that would make it larger than 
             indexes without log) is put in order as Kafka does.
          4. Segments are deleted oldest first by `trim`, youngest first by everything else, so that what is left
             after a crash has no hole.
-         5. A sync covers the active log, and of a segment that was finished since the last one its indexes too.
-NOT HERE One segment's files (segment.py); what may be appended (validation.py); when to flush or delete (log.py).
+NOT HERE What a sync covers (durability.py); one segment's files (segment.py); what may be appended (validation.py);
+         when to flush or delete (log.py).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from storage.engine import (
     Visit,
 )
 from storage.log_config import LogConfig
+from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP
 from storage.segments.layout import LOG, settle
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 
 _log = logging.getLogger("barnabas.storage")
 
-_UNKNOWN = -1
 _LENGTH = Struct(">i")
 
 
@@ -63,17 +63,6 @@ class SegmentReservation(Reservation):
         self.is_abandoned = False
 
 
-class _Sync:
-    """A sync under way."""
-
-    __slots__ = ("counts", "end_offset", "finished")
-
-    def __init__(self, end_offset: int, finished: list[Segment]) -> None:
-        self.end_offset = end_offset
-        self.counts = end_offset  # what of it has not been cut off since
-        self.finished = finished  # segments whose indexes it covers
-
-
 def no_jitter(limit_ms: int) -> int:  # noqa: ARG001
     """Let every segment live equally long."""
     return 0
@@ -90,12 +79,9 @@ class SegmentEngine:
         self._bases: list[int] = []
         self._with_aborted: set[int] = set()
         self._outstanding: deque[SegmentReservation] = deque()
-        self._end_offset = _UNKNOWN  # until the active segment is loaded
-        self._flushed_end = _UNKNOWN  # likewise, when the log was closed cleanly: all of it
-        self._syncing: list[_Sync] = []
-        self._unsynced: list[Segment] = []  # finished since the last sync
-        self._has_new_names = False
-        self._idle_since = _UNKNOWN
+        self._end_offset = UNKNOWN  # until the active segment is loaded
+        self._durability = Durability(disk)  # its end is not known either after a clean close: all of the log
+        self._idle_since = UNKNOWN
         self.update_config(config)
 
     # ---- life --------------------------------------------------------------------------------------------
@@ -112,16 +98,16 @@ class SegmentEngine:
             if size and base_offset in layout.without_index:
                 starts.append(base_offset)
         if not self._segments:
-            self._create(0, _UNKNOWN)
+            self._create(0, UNKNOWN)
             recovery_point = None
-        if recovery_point is not None and self.bytes_to_recover(recovery_point):
-            self._flushed_end = recovery_point
+        if recovery_point is not None and self.size_bytes:
+            self._durability.flushed_end = recovery_point
             starts.append(self._bases[self._slot(recovery_point)])
         if starts:
             self._end_offset = min(starts)
             return self._end_offset
         if not self._active.size:
-            self._end_offset = self._flushed_end = self._active.base_offset
+            self._end_offset = self._durability.flushed_end = self._active.base_offset
         return None
 
     def bytes_to_recover(self, start_offset: int) -> int:
@@ -151,18 +137,17 @@ class SegmentEngine:
             size = segment.size
             for _ in segment.recover(publish):
                 yield self._end_offset
-            self._unsynced.append(segment)
             if segment.size < size or (ahead and self._is_hole(ahead[0])):
                 if ahead:
                     _log.warning("Dropping %d segments of %s behind a loss", len(ahead), self._directory)
                 while ahead:
                     ahead.pop().unlink()
             elif ahead:
+                self._durability.finished(segment)
                 segment.release(forget=True)
-        self._unsynced.pop()
-        self._has_new_names = True
-        if self._flushed_end == _UNKNOWN or self._flushed_end > self._end_offset:
-            self._flushed_end = self._end_offset
+        self._durability.new_names()
+        if not 0 <= self._durability.flushed_end <= self._end_offset:
+            self._durability.flushed_end = self._end_offset
 
     def close(self) -> None:
         """Write out the indexes and let go; what lies behind the published end is cut off."""
@@ -249,7 +234,7 @@ class SegmentEngine:
     @property
     def end_offset(self) -> int:
         """Behind the last published offset."""
-        if self._end_offset == _UNKNOWN:
+        if self._end_offset == UNKNOWN:
             self._load()
         return self._end_offset
 
@@ -261,13 +246,13 @@ class SegmentEngine:
     @property
     def flushed_end_offset(self) -> int:
         """All before it is durable."""
-        return self._flushed_end if self._flushed_end != _UNKNOWN else self.end_offset
+        flushed_end = self._durability.flushed_end
+        return flushed_end if flushed_end != UNKNOWN else self.end_offset
 
     @property
     def recovery_point(self) -> int:
-        """The flushed end, or less: of a finished segment nobody would build the index anew, unless it is synced."""
-        waiting = [*self._unsynced, *(segment for sync in self._syncing for segment in sync.finished)]
-        return min([self.flushed_end_offset, *(segment.base_offset for segment in waiting)])
+        """Where a recovery would have to begin after a crash."""
+        return self._durability.recovery_point() if self.flushed_end_offset else 0
 
     def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> Located:
         """Where the batches from `offset` on lie: in one segment, one region."""
@@ -384,20 +369,19 @@ class SegmentEngine:
             self._drop_last().unlink()
         active = self._active
         active.truncate(offset)
-        if active in self._unsynced:
-            self._unsynced.remove(active)
+        self._durability.unfinished(active)
         self._set_end(active.end_offset)
 
     def reset(self, offset: int) -> None:
         """Drop everything and begin anew, empty, at `offset`."""
         old = self._segments
         self._segments, self._bases = [], []
-        self._unsynced.clear()
         self._with_aborted.clear()
         # The new one comes first, so that a crash leaves a log that ends at or behind `offset`.
         for segment in old:
             segment.drop()
-        self._create(offset, _UNKNOWN)
+            self._durability.unfinished(segment)
+        self._create(offset, UNKNOWN)
         for segment in reversed(old):
             if segment.base_offset != offset:
                 segment.unlink()
@@ -419,31 +403,13 @@ class SegmentEngine:
 
     def collect_sync(self) -> SyncWork:
         """What has to be synced so that all published batches are durable."""
-        end_offset = self.end_offset
-        self._syncing.append(_Sync(end_offset, self._unsynced))
-        files: list[File] = []
-        if self.flushed_end_offset < end_offset:
-            files += [segment.file for segment in self._segments[self._slot(self._flushed_end) :]]
-        for segment in self._unsynced:
-            files += [segment.file, *segment.index_files()]
-        self._unsynced = []
-        if self._has_new_names:
-            files.append(self._disk.open_directory(self._directory))
-            self._has_new_names = False
-
-        def run() -> None:
-            for file in files:
-                file.sync()
-
-        return SyncWork(end_offset, run)
+        end_offset, flushed_end = self.end_offset, self.flushed_end_offset
+        unflushed = self._segments[self._slot(flushed_end) :] if flushed_end < end_offset else []
+        return self._durability.collect(self._directory, end_offset, unflushed)
 
     def mark_flushed(self, end_offset: int) -> None:
         """The sync work with this end offset has succeeded."""
-        for number, sync in enumerate(self._syncing):
-            if sync.end_offset == end_offset:
-                del self._syncing[: number + 1]
-                self._flushed_end = max(self.flushed_end_offset, sync.counts)
-                break
+        self._durability.done(end_offset)
 
     # ---- inside ------------------------------------------------------------------------------------------
 
@@ -478,8 +444,8 @@ class SegmentEngine:
         active = self._active
         active.load()
         self._end_offset = active.end_offset
-        if self._flushed_end == _UNKNOWN:
-            self._flushed_end = active.end_offset
+        if self._durability.flushed_end == UNKNOWN:
+            self._durability.flushed_end = active.end_offset
 
     def _add(self, segment: Segment) -> None:
         self._segments.append(segment)
@@ -488,7 +454,7 @@ class SegmentEngine:
     def _create(self, base_offset: int, wall_ms: int) -> Segment:
         segment = Segment(self._disk, self._directory, base_offset, 0, self._config.index_interval_bytes)
         segment.create(wall_ms)
-        self._has_new_names = True
+        self._durability.new_names()
         self._add(segment)
         self._set_roll_ms()
         return segment
@@ -516,8 +482,7 @@ class SegmentEngine:
 
     def _finish(self, segment: Segment) -> None:
         segment.finish()
-        if segment not in self._unsynced:
-            self._unsynced.append(segment)
+        self._durability.finished(segment)
 
     def _drop_last(self) -> Segment:
         self._bases.pop()
@@ -527,14 +492,11 @@ class SegmentEngine:
 
     def _forget(self, segment: Segment) -> None:
         self._with_aborted.discard(segment.base_offset)
-        if segment in self._unsynced:
-            self._unsynced.remove(segment)
+        self._durability.unfinished(segment)
 
     def _set_end(self, end_offset: int) -> None:
         self._end_offset = end_offset
-        self._flushed_end = min(self.flushed_end_offset, end_offset)
-        for sync in self._syncing:
-            sync.counts = min(sync.counts, end_offset)
+        self._durability.cut(end_offset)
 
     def _set_roll_ms(self) -> None:
         config = self._config

@@ -1,0 +1,95 @@
+"""How much of a partition is durable, and what has to be synced so that more is.
+
+RULES    1. A sync covers the logs from the flushed end on, and of a segment that was finished since the last sync its
+            indexes too. Those of the active segment are built anew after a crash and need no sync.
+         2. The recovery point stays at a finished segment until a sync has covered its indexes: nobody would build
+            them anew. (An ordered file system rarely loses them; "rarely" is what recovery is for.)
+         3. What was cut off while a sync was under way does not count when the sync is done.
+         4. The directory is synced when it got new names.
+NOT HERE Running a sync, in whichever thread; when to ask for one (log.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from storage.disk import Disk, File
+from storage.engine import SyncWork
+from storage.segments.segment import Segment
+
+UNKNOWN = -1
+
+
+class _Sync:
+    """A sync under way."""
+
+    __slots__ = ("counts", "end_offset", "finished")
+
+    def __init__(self, end_offset: int, finished: list[Segment]) -> None:
+        self.end_offset = end_offset
+        self.counts = end_offset  # what of it has not been cut off since
+        self.finished = finished
+
+
+class Durability:
+    """The flushed end of one partition, and what waits for a sync."""
+
+    __slots__ = ("_disk", "_finished", "_has_new_names", "_syncing", "flushed_end")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.flushed_end = UNKNOWN
+        self._finished: list[Segment] = []  # since the last sync
+        self._syncing: list[_Sync] = []
+        self._has_new_names = False
+
+    def finished(self, segment: Segment) -> None:
+        """Its indexes are complete and were written."""
+        if segment not in self._finished:
+            self._finished.append(segment)
+
+    def unfinished(self, segment: Segment) -> None:
+        """It is gone, or appended to again."""
+        if segment in self._finished:
+            self._finished.remove(segment)
+
+    def new_names(self) -> None:
+        """Files were made."""
+        self._has_new_names = True
+
+    def cut(self, end_offset: int) -> None:
+        """Nothing from here on is there any more."""
+        self.flushed_end = min(self.flushed_end, end_offset)
+        for sync in self._syncing:
+            sync.counts = min(sync.counts, end_offset)
+
+    def recovery_point(self) -> int:
+        """Where a recovery would have to begin."""
+        waiting = [*self._finished, *(segment for sync in self._syncing for segment in sync.finished)]
+        return min([self.flushed_end, *(segment.base_offset for segment in waiting)])
+
+    def collect(self, directory: str, end_offset: int, unflushed: Iterable[Segment]) -> SyncWork:
+        """What makes all before `end_offset` durable: it lies in segments finished lately and in those `unflushed`."""
+        finished, self._finished = self._finished, []
+        self._syncing.append(_Sync(end_offset, finished))
+        files: list[File] = []
+        for segment in finished:
+            files += segment.index_files()
+        files += {segment.base_offset: segment.file for segment in (*finished, *unflushed)}.values()
+        if self._has_new_names:
+            files.append(self._disk.open_directory(directory))
+            self._has_new_names = False
+
+        def run() -> None:
+            for file in files:
+                file.sync()
+
+        return SyncWork(end_offset, run)
+
+    def done(self, end_offset: int) -> None:
+        """The sync with this end has succeeded; those begun before it count with it."""
+        for number, sync in enumerate(self._syncing):
+            if sync.end_offset == end_offset:
+                del self._syncing[: number + 1]
+                self.flushed_end = max(self.flushed_end, sync.counts)
+                break

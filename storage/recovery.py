@@ -76,7 +76,7 @@ def _recover(
     restore_producers(engine, producers, snapshots, start_offset, is_clean=False)
     epochs.truncate(start_offset)
     snapshots.truncate(start_offset)
-    marks = [segment.base_offset for segment in engine.segments() if segment.base_offset > start_offset]
+    marks = [segment.base_offset for segment in engine.segments() if segment.base_offset >= max(start_offset, 1)]
 
     def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
         while marks and marks[0] <= header.base_offset:

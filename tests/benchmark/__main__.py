@@ -1,6 +1,7 @@
-"""Run the benchmarks: python -m tests.benchmark [NAME]... ; without a name all of them, one after the other.
+"""Run the benchmarks: python -m tests.benchmark [NAME [OPTION]...]... ; without a name all of them, one by one.
 
-A benchmark is a module here with a `main() -> int`; its answer is 0 when what was aimed at was reached.
+A benchmark is a module here with a `main() -> int`; its answer is 0 when what was aimed at was reached. What stands
+behind its name is for it, up to the next name.
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ from importlib import import_module
 from pathlib import Path
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     known = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        print(f"There is no benchmark {', '.join(unknown)}: choose from {', '.join(known)}.", file=sys.stderr)
+    if arguments and arguments[0] not in known:
+        print(f"There is no benchmark {arguments[0]}: choose from {', '.join(known)}.", file=sys.stderr)
         return 2
+    chosen: list[tuple[str, list[str]]] = []
+    for argument in arguments or known:
+        if argument in known:
+            chosen.append((argument, []))
+        else:
+            chosen[-1][1].append(argument)
     missed = []
-    for name in names or known:
+    for name, options in chosen:
         print(f"--- {name}", flush=True)
-        sys.argv[1:] = []
+        sys.argv[1:] = options
         if import_module(f"tests.benchmark.{name}").main():
             missed.append(name)
     if missed:

@@ -1,0 +1,66 @@
+"""Load through librdkafka, the client that most of the world runs."""
+
+from __future__ import annotations
+
+import os
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from tests.benchmark.load.meter import Meter
+
+_CHUNK = 10_000
+_QUEUED_BYTES = 256 << 20
+_QUEUED_RECORDS = 1_500_000
+_TIMEOUT_S = 120
+
+
+def produce(bootstrap: str, pid: int, topic: str, count: int, value_bytes: int) -> dict[str, float]:
+    """Records of one size, acks=1, batches of 128 KiB."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "1",
+            "batch.size": 131072,
+            "batch.num.messages": 131072 // value_bytes + 1,
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 1 << 20,
+        }
+    )
+    producer.list_topics(topic, timeout=30)
+    messages = [{"value": os.urandom(value_bytes)}] * _CHUNK
+    queued = 0
+    with Meter(pid) as meter:
+        while queued < count:
+            while len(producer) * value_bytes > _QUEUED_BYTES or len(producer) > _QUEUED_RECORDS:
+                producer.poll(0.005)
+            queued += producer.produce_batch(topic, messages[: count - queued], partition=0)
+            producer.poll(0)
+        left = producer.flush(_TIMEOUT_S)
+    assert left == 0, f"{left} records were not acknowledged"
+    return {"records/s": count / meter.wall_s, **meter.throughput(count * value_bytes)}
+
+
+def consume(bootstrap: str, pid: int, topic: str, count: int, value_bytes: int) -> dict[str, float]:
+    """So many records from the beginning of the partition, as Python objects."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "check.crcs": False,
+            "fetch.wait.max.ms": 100,
+            "queued.min.messages": 1_000_000,
+            "queued.max.messages.kbytes": 262144,
+        }
+    )
+    consumer.list_topics(topic, timeout=30)
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    received = 0
+    with Meter(pid) as meter:
+        while received < count:
+            messages = consumer.consume(min(50_000, count - received), _TIMEOUT_S)
+            assert messages, "nothing came"
+            received += len(messages)
+    consumer.close()
+    return {"records/s": count / meter.wall_s, **meter.throughput(count * value_bytes)}

@@ -1,0 +1,244 @@
+"""Load over raw sockets: ready-made frames, answers read and not looked into, so that the client costs little.
+
+Versions are those that every client of the last years speaks: Produce 7, Fetch 11, without a session.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from struct import Struct
+from typing import Any
+
+from protocol.codec import encode
+from protocol.messages.admin import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import ApiVersionsRequest
+from protocol.messages.produce_fetch import ProduceRequest
+from protocol.records import BatchBuilder
+from protocol.schema import Message
+from tests.benchmark.load.meter import Meter
+from tests.support.loading import end_offset, fetch_request, produce_request
+from tests.support.raw_client import RawClient
+
+PRODUCE_VERSION = 7
+FETCH_VERSION = 11
+_API_VERSIONS_VERSION = 0
+_LENGTH = Struct(">i")
+_DISCARD = 0x20  # MSG_TRUNC of Linux's TCP: bytes are thrown away inside the kernel
+_BUFFER_BYTES = 1 << 20
+_PLACES = 12
+_TOPIC_ID = bytes(16)
+
+
+def frame(request: Message, version: int, correlation_id: int = 7) -> bytes:
+    """A request as it goes over the wire."""
+    key = type(request).API_KEY
+    assert key is not None
+    header = RequestHeader(
+        request_api_key=key, request_api_version=version, correlation_id=correlation_id, client_id="bench"
+    )
+    body = encode(header, 1) + encode(request, version)
+    return _LENGTH.pack(len(body)) + body
+
+
+def batch(records: int, value_bytes: int) -> bytes:
+    """A batch of records of random bytes."""
+    builder = BatchBuilder()
+    value, now_ms = os.urandom(value_bytes), time.time_ns() // 1_000_000
+    for _ in range(records):
+        builder.append(now_ms, None, value)
+    return bytes(builder.build())
+
+
+def produce_frame(topic: str, records: bytes, acks: int = 1) -> bytes:
+    """A Produce of one batch to partition 0."""
+    request: ProduceRequest = produce_request({topic: [records]})
+    request.acks = acks
+    return frame(request, PRODUCE_VERSION)
+
+
+def fetch_frame(topic: str, offset: int, max_bytes: int, max_wait_ms: int) -> bytes:
+    """A Fetch from partition 0."""
+    request = fetch_request(
+        FETCH_VERSION, {(topic, _TOPIC_ID, 0): offset}, max_bytes=max_bytes, max_wait_ms=max_wait_ms
+    )
+    return frame(request, FETCH_VERSION)
+
+
+class Peer:
+    """One connection of a client that knows what it wants to send."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, port = bootstrap.rsplit(":", 1)
+        self._socket = socket.create_connection((host, int(port)), timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self.send = self._socket.sendall
+
+    def answer(self) -> int:
+        """Read the next answer into the buffer, one of up to its size; its length."""
+        receive, buffer = self._socket.recv_into, self._buffer
+        filled = 0
+        while filled < 4 or filled < 4 + _LENGTH.unpack_from(buffer)[0]:
+            filled += receive(buffer[filled:]) or self._hung_up()
+        return filled
+
+    def answers(self) -> int:
+        """Read what has come of answers that are all equal; bytes."""
+        return self._socket.recv_into(self._buffer) or self._hung_up()
+
+    def discard(self) -> int:
+        """Throw an answer away of which nothing else follows; its size."""
+        receive, buffer = self._socket.recv_into, self._buffer
+        receive(buffer[:4], 4, socket.MSG_WAITALL)
+        size: int = _LENGTH.unpack_from(buffer)[0]
+        left = size
+        while left:
+            left -= receive(buffer, min(left, _BUFFER_BYTES), _DISCARD) or self._hung_up()
+        return size
+
+    def call(self, request: bytes) -> None:
+        """Ask and wait."""
+        self.send(request)
+        self.answer()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    @staticmethod
+    def _hung_up() -> int:
+        raise EOFError("the broker hung up")
+
+
+def create_topic(client: RawClient, name: str, **configs: object) -> None:
+    """Create a topic of one partition whose files go soon after its deletion."""
+    settings = {"file.delete.delay.ms": 1000, **configs}
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=1,
+        replication_factor=1,
+        configs=[CreatableTopicConfig(name=key, value=str(value)) for key, value in settings.items()],
+    )
+    answer = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 5)
+    assert answer.topics[0].error_code == 0, answer
+
+
+def delete_topic(client: RawClient, name: str) -> None:
+    """Delete a topic."""
+    answer: Any = client.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 5)
+    assert answer.responses[0].error_code == 0, answer
+
+
+def fill(bootstrap: str, topic: str, batch_bytes: int, total_bytes: int) -> None:
+    """Append batches of records of 1 KiB until the topic holds so much."""
+    request = produce_frame(topic, batch(batch_bytes // 1024, 1024))
+    peer = Peer(bootstrap)
+    for _ in range(total_bytes // batch_bytes):
+        peer.call(request)
+    peer.close()
+
+
+# ---------------------------------------------------------------- loads
+def api_versions(bootstrap: str, pid: int, count: int) -> dict[str, float]:
+    """ApiVersions, one after the other."""
+    return _sequential(bootstrap, pid, count, frame(ApiVersionsRequest(), _API_VERSIONS_VERSION))
+
+
+def produce_one(bootstrap: str, pid: int, count: int, topic: str, acks: int = 1) -> dict[str, float]:
+    """Produce of one record of 100 bytes, one after the other."""
+    return _sequential(bootstrap, pid, count, produce_frame(topic, batch(1, 100), acks))
+
+
+def fetch_at_end(bootstrap: str, pid: int, count: int, topic: str) -> dict[str, float]:
+    """Fetch where there is nothing, without waiting."""
+    with RawClient(bootstrap) as client:
+        offset = end_offset(client, topic)
+    return _sequential(bootstrap, pid, count, fetch_frame(topic, offset, _BUFFER_BYTES, 0))
+
+
+def _sequential(bootstrap: str, pid: int, count: int, request: bytes) -> dict[str, float]:
+    peer = Peer(bootstrap)
+    clock = time.perf_counter
+    for _ in range(count // 10):
+        peer.call(request)
+    took = []
+    with Meter(pid) as meter:
+        for _ in range(count):
+            started = clock()
+            peer.call(request)
+            took.append(clock() - started)
+    peer.close()
+    return meter.each(took)
+
+
+def wake(bootstrap: str, pid: int, count: int, topic: str) -> dict[str, float]:
+    """A parked Fetch is answered because of a Produce over another connection: from the one's sending to the other."""
+    with RawClient(bootstrap) as client:
+        offset = end_offset(client, topic)
+    producer, consumer = Peer(bootstrap), Peer(bootstrap)
+    request = produce_frame(topic, batch(1, 100))
+    clock = time.perf_counter
+    took = []
+    with Meter(pid) as meter:
+        for _ in range(count):
+            consumer.send(fetch_frame(topic, offset, _BUFFER_BYTES, 5000))
+            time.sleep(0.001)  # it is parked by now
+            started = clock()
+            producer.send(request)
+            consumer.answer()
+            took.append(clock() - started)
+            producer.answer()
+            offset += 1
+    producer.close()
+    consumer.close()
+    return meter.each(took)
+
+
+def produce(
+    bootstrap: str, pid: int, topic: str, batch_bytes: int, total_bytes: int, in_flight: int = 5
+) -> dict[str, float]:
+    """The same batch of records of 1 KiB again and again over one connection, a few requests in flight."""
+    records = max(1, batch_bytes // 1024)
+    request = produce_frame(topic, batch(records, 1024))
+    peer = Peer(bootstrap)
+    peer.send(request)
+    answer_bytes = peer.answer()
+    count = max(in_flight, total_bytes // (records * 1024))
+    sent = received = unread = 0
+    with Meter(pid) as meter:
+        while received < count:
+            while sent < count and sent - received < in_flight:
+                peer.send(request)
+                sent += 1
+            unread += peer.answers()
+            received += unread // answer_bytes
+            unread %= answer_bytes
+    peer.close()
+    return meter.throughput(count * records * 1024)
+
+
+def fetch(bootstrap: str, pid: int, topic: str, max_bytes: int, total_bytes: int) -> dict[str, float]:
+    """Twelve places of a partition in turn over one connection, one request in flight; the bytes are thrown away."""
+    with RawClient(bootstrap) as client:
+        end = end_offset(client, topic)
+    requests = [fetch_frame(topic, end * place // 16, max_bytes, 500) for place in range(_PLACES)]
+    peer = Peer(bootstrap)
+    for request in requests:
+        peer.send(request)
+        peer.discard()
+    turn = received = 0
+    with Meter(pid) as meter:
+        while received < total_bytes:
+            peer.send(requests[turn % _PLACES])
+            received += peer.discard()
+            turn += 1
+    peer.close()
+    return meter.throughput(received)

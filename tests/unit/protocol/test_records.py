@@ -313,6 +313,14 @@ def test_control_batches_hold_several_records() -> None:
     assert [(control_type(record.key), record.value) for record in read(data)] == entries
 
 
+def test_control_types_have_kafkas_numbers() -> None:
+    """They are written into logs."""
+    assert [kind.name for kind in sorted(ControlType)] == [
+        "ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER", "KRAFT_VERSION", "KRAFT_VOTERS",
+    ]  # fmt: skip
+    assert [int(kind) for kind in sorted(ControlType)] == list(range(7))
+
+
 def test_broken_control_records_are_refused() -> None:
     """Their keys and values come from a log, and logs can be anything."""
     for key in (None, b"", b"\0\0\0", b"\xff\xff\0\0"):

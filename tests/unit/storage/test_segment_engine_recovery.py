@@ -428,13 +428,15 @@ def test_the_recovery_point_waits_for_the_indexes_of_finished_segments(tmp_path:
     assert engine.recovery_point == 10
 
 
-def test_an_empty_segment_at_the_recovery_point_needs_no_recovery(tmp_path: Path) -> None:
-    """Nor does a partition to which nothing was ever appended."""
-    engine = filled(tmp_path, 10, config=SMALL)
-    engine.roll(NOW_MS)
-    again = SegmentEngine(Disk(), str(tmp_path), SMALL)
-    assert again.open(10) is None
+def test_an_empty_log_needs_no_recovery(tmp_path: Path) -> None:
+    """But one whose last segment is empty does: whoever recovers has to learn from the others what producers did."""
+    opened(tmp_path / "new", SMALL)
+    assert SegmentEngine(Disk(), str(tmp_path / "new"), SMALL).open(0) is None
+    filled(tmp_path / "t", 10, config=SMALL).roll(NOW_MS)
+    again, visited = recovered(tmp_path / "t", 10)
+    assert visited == []
     assert (again.end_offset, again.flushed_end_offset) == (10, 10)
+    assert SegmentEngine(Disk(), str(tmp_path / "t"), SMALL).open(10) == 10
 
 
 def test_a_failed_sync_is_an_error_and_flushes_nothing(tmp_path: Path) -> None:

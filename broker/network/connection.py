@@ -100,7 +100,7 @@ class Connection:
             return
         if not frames:
             return
-        if len(frames) == 1 and not self._busy:
+        if len(frames) == 1 and not self._busy and not self._frames:
             self._serve(frames[0])
             return
         self._frames.extend(frames)

@@ -123,8 +123,18 @@ def test_answers_leave_in_the_order_of_the_requests_though_one_comes_later() -> 
     assert world.wire.sent == b"a;later1;b;c;"
 
 
+def test_a_request_does_not_pass_one_that_waits_for_its_turn() -> None:
+    """Rule 1, between an answer that has come and the turn of the loop that takes the next request."""
+    world = World()
+    world.receive(b"later1", b"a")
+    world.pending[b"later1"].complete([b"later1;"])
+    world.receive(b"b")
+    world.loop.run_soon()
+    assert world.wire.sent == b"later1;a;b;"
+
+
 def test_an_answer_that_is_there_already_is_sent_at_once() -> None:
-    """A Pending may be completed before it is returned."""
+    """seeds.md Z4: A Pending may be completed before it is returned."""
     world = World()
     done = Pending()
     done.complete([b"done;"])

@@ -34,7 +34,7 @@ bench: .venv/.test ## measure codecs and broker beside other implementations; no
 
 check: .venv/.check ## ruff, mypy --strict, import-linter, tidy
 	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check --quiet . || { echo "make fmt lays out the files named above." >&2; exit 1; }
+	@$(BIN)/ruff format --check . || { echo "make fmt lays out the files named above." >&2; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest tests/test_tidy.py

@@ -36,7 +36,7 @@ def sample(producer: str) -> list[Sent]:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_every_client_reads_what_one_client_wrote(kafka_broker, kafka_topic, producer: str, codec: str) -> None:
-    """Key, value, headers, timestamp and order within the partition survive the way to disk and back."""
+    """seeds.md R8: key, value, headers, timestamp and order within the partition survive the way to disk and back."""
     sent = sample(producer)
     offsets = PRODUCERS[producer](kafka_broker.bootstrap, kafka_topic, sent, codec)
     expected = sorted(

@@ -164,7 +164,7 @@ def _beside(log: Path) -> list[Path]:
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_with_flush_messages_1_the_sync_comes_before_the_answer(tmp_path: Path) -> None:
-    """design D12b, seen from outside: between a record's write and its acknowledgement stands a sync of its file."""
+    """seeds.md R6, design D12b: between a record's write and its acknowledgement stands a sync of its file."""
     trace = tmp_path / "trace"
     with Broker(tmp_path / "data") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

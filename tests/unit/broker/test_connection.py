@@ -134,7 +134,7 @@ def test_a_request_does_not_pass_one_that_waits_for_its_turn() -> None:
 
 
 def test_an_answer_that_is_there_already_is_sent_at_once() -> None:
-    """seeds.md Z4: A Pending may be completed before it is returned."""
+    """seeds.md Z4: a Pending may be completed before it is returned."""
     world = World()
     done = Pending()
     done.complete([b"done;"])

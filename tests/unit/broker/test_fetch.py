@@ -6,8 +6,9 @@ import pytest
 
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
-from protocol.records import FileRegion
-from tests.support.replica_world import World, batch, fetched, named, note_looks, offsets
+from protocol.records import ControlType, FileRegion, end_txn_marker
+from storage.log import Origin
+from tests.support.replica_world import NOW_MS, World, batch, fetched, named, note_looks, offsets
 
 ONE = len(batch())
 
@@ -120,6 +121,14 @@ def test_debugging_consumer_may_read_a_replica_that_does_not_lead_up_to_the_high
     assert code(world.fetch("r", version=10)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_future_local_replica_reads_to_the_end_and_is_no_follower(world):
+    """F1, F2: replica id -3, a copy of this broker's own in another directory; it acknowledges nothing."""
+    world.create("r", replicas=(1, 2))
+    world.load("r", batches=3)
+    assert offsets(fetched(world.fetch("r", replica=-3))) == [0, 1, 2]
+    assert world.partition("r").high_watermark == 0
+
+
 # ---------------------------------------------------------------- F2: isolation
 
 
@@ -211,6 +220,31 @@ def test_deleted_topic_answers_a_parked_fetch(world):
     world.settle()
     assert code(by_name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert code(by_id) == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_decided_transaction_answers_a_parked_committed_reader(world):
+    """F2, F4, F10: movement of the last stable offset; what was aborted is told with the records."""
+
+    def append(records, origin=Origin.CLIENT):
+        ends = []
+        world.replicas.append(
+            "t", 0, records, acks=1, wall_ms=NOW_MS, done=lambda *end: ends.append(end[0]), origin=origin
+        )
+        world.settle()
+        assert ends == [ErrorCode.NONE]
+
+    answer = world.fetch("t", isolation=1)
+    append(batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True))
+    append(batch())
+    assert not answer.is_done
+    assert offsets(fetched(world.fetch("t"))) == [0, 1]
+    append(
+        end_txn_marker(ControlType.ABORT, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS),
+        Origin.COORDINATOR,
+    )
+    data = fetched(answer)
+    assert (offsets(data), data.last_stable_offset) == ([0, 1, 2], 3)
+    assert [(aborted.producer_id, aborted.first_offset) for aborted in data.aborted_transactions] == [(5, 0)]
 
 
 def test_closed_connection_leaves_nothing_behind(world):

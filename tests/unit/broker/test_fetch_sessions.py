@@ -83,7 +83,7 @@ def dirty(watchlist: Watchlist) -> list[tuple[str | None, int]]:
 
 
 def test_epoch_zero_makes_a_session_and_the_next_request_has_epoch_one(sessions):
-    """Rule 1."""
+    """Rule 1 (F3)."""
     session = create(sessions, partitions=2)
     assert isinstance(session, FetchSession)
     assert session.session_id == 100
@@ -168,7 +168,7 @@ def test_session_ids_in_use_are_not_drawn_again(purgatory):
 
 
 def test_incremental_request_adds_changes_and_forgets(sessions):
-    """Rule 1 and 2."""
+    """Rule 1 and 2 (F3)."""
     session = create(sessions, partitions=3)
     session.dirty.clear()
     change = request(100, 1, {"t": [1], "u": [0]}, forget={"t": [2], "x": [0]}, offset=50)
@@ -191,7 +191,7 @@ def test_session_left_without_partitions_ends(sessions, purgatory):
 
 
 def test_movement_between_requests_makes_dirty(sessions, purgatory):
-    """Rule 2 and 3: a session hears of movement while nobody waits."""
+    """Rule 2 and 3 (F3): a session hears of movement while nobody waits."""
     session = create(sessions, partitions=3)
     session.dirty.clear()
     purgatory.wake(state_key("t", 2))
@@ -261,7 +261,7 @@ def test_follower_is_woken_by_the_end_of_the_log_and_only_notes_the_high_waterma
 
 
 def test_full_cache_of_young_sessions_gives_no_more(sessions):
-    """Rule 4."""
+    """Rule 4 (F3)."""
     for _ in range(3):
         create(sessions)
     refused = create(sessions, partitions=50)
@@ -272,7 +272,7 @@ def test_full_cache_of_young_sessions_gives_no_more(sessions):
 
 
 def test_session_idle_for_two_minutes_gives_way(sessions):
-    """Rule 4."""
+    """Rule 4 (F3)."""
     for _ in range(3):
         create(sessions)
     sessions.open(request(100, 1), 12, EVICTION_MS, is_follower=False)

@@ -95,7 +95,7 @@ def test_empty_partition_has_no_time_but_both_ends(world):
 
 
 def test_first_record_at_or_after_a_time_is_found_inside_its_batch(world):
-    """Rule 2: the record's own time decides."""
+    """Rule 2 (seeds.md R8): the record's own time decides."""
     fill(world, 0, 10, 20)
     fill(world, 30, 25, 40)
     assert ask(world, 0) == (0, NOW_MS, 0, 3)

@@ -81,7 +81,7 @@ def test_headers_and_regions_leave_in_order_over_partial_writes_of_random_size(c
 
 
 def test_the_one_byte_wire_carries_the_same_response(chain) -> None:
-    """design D5: a wire that moves one byte at a time."""
+    """seeds.md Z2, design D5: a wire that moves one byte at a time."""
     parts, expected = chain
     wire = FakeWire(iter(lambda: 1, None))
     send_everything(Sender(wire), parts)

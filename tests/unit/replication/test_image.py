@@ -218,7 +218,7 @@ def test_a_broker_has_its_own_settings_over_the_cluster_s() -> None:
 
 
 def test_a_registration_lives_through_its_changes() -> None:
-    """Rule 2: what a change does not name stays."""
+    """Rule 2 (seeds.md M4): what a change does not name stays."""
     image, _ = after(broker())
     image, changes = after(
         stored.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, fenced=-1, cordoned_log_dirs=[]), image=image

@@ -252,7 +252,7 @@ def test_append_of_a_leader_that_loses_its_role_meanwhile_fails(tmp_path, outcom
 
 
 def test_records_are_acknowledged_and_readable_only_when_synced(tmp_path, outcomes):
-    """Rule 2 and 3 (D12b) with flush.messages=1: one sync covers all that came while another ran."""
+    """Rule 2 and 3 (seeds.md R6, D12b) with flush.messages=1: one sync covers all that came while another ran."""
     worker = HeldWorker()
     world = World(tmp_path, worker=worker)
     world.create("t", flush_messages=1)

@@ -281,7 +281,7 @@ def test_epochs_are_durable_before_the_recovery_point_moves(make: MakeLog, tmp_p
 
 
 def test_a_flush_is_due_by_number_by_time_and_after_a_roll(make: MakeLog) -> None:
-    """`flush.messages`, `flush.ms`, and a segment that is full (as Kafka)."""
+    """seeds.md R6: `flush.messages`, `flush.ms`, and a segment that is full (as Kafka)."""
     log = make(config=replace(SMALL, flush_ms=500, flush_messages=3))
     assert not log.is_flush_due(NOW_MS * 2)
     append(log, "x")

@@ -183,7 +183,7 @@ def test_a_directory_serves_one_process(tmp_path: Path) -> None:
 
 
 def test_after_a_clean_shutdown_nothing_is_opened(tmp_path: Path) -> None:
-    """Rule 1, design D11: checkpoints tell what there is to know."""
+    """Rule 1 (seeds.md R4), design D11: checkpoints tell what there is to know."""
     manager = started(tmp_path)
     for partition in range(9):
         log = created(manager, partition=partition)
@@ -220,7 +220,7 @@ def test_the_marker_is_gone_for_good_before_the_start_goes_on(tmp_path: Path) ->
 
 
 def test_without_the_marker_everything_is_recovered(tmp_path: Path) -> None:
-    """Rule 2: on first use, when there is little to read; a torn end is cut off."""
+    """Rule 2 (seeds.md R4): on first use, when there is little to read; a torn end is cut off."""
     manager = started(tmp_path)
     for value in "abc":
         append(created(manager), value)
@@ -410,7 +410,7 @@ def test_files_of_trimmed_segments_are_removed_later(tmp_path: Path) -> None:
 
 
 def test_checkpoints_are_written_when_they_have_changed(tmp_path: Path) -> None:
-    """Rule 6: closed work; an idle broker writes nothing."""
+    """Rule 6 (seeds.md R4): closed work; an idle broker writes nothing."""
     manager = started(tmp_path)
     log = created(manager)
     for _ in range(6):

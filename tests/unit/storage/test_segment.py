@@ -85,7 +85,7 @@ def recover(segment: Segment) -> list[tuple[BatchHeader, bytes]]:
 
 
 def test_a_batch_that_starts_more_than_an_interval_behind_the_last_entry_gets_one(tmp_path: Path) -> None:
-    """Rule 2, as in Kafka: more than the interval, counted from the start of the batch named last."""
+    """Rule 2 (seeds.md I1), as in Kafka: more than the interval, counted from the start of the batch named last."""
     segment = new_segment(tmp_path, batches(12), interval=3000)
     segment.finish()
     entries = [segment.offset_index.entry(slot) for slot in range(segment.offset_index.entries)]
@@ -149,7 +149,7 @@ def test_index_files_are_written_now_and_then(tmp_path: Path) -> None:
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("size", [100, 900, 5000])
 def test_find_agrees_with_a_scan_for_every_offset(tmp_path: Path, size: int, *, again: bool) -> None:
-    """Whether the batch is remembered, indexed, or has to be looked for between index entries."""
+    """seeds.md F8: whether the batch is remembered, indexed, or has to be looked for between index entries."""
     data = b"".join(batch(BASE + 5 * i, 3, size=size + i % 7) for i in range(200))  # gaps, as compaction leaves them
     segment = new_segment(tmp_path, data)
     if again:

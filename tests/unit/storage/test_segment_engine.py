@@ -44,7 +44,7 @@ def test_a_new_partition_has_kafkas_files(tmp_path: Path) -> None:
 
 
 def test_a_segment_is_rolled_before_it_would_grow_too_large(tmp_path: Path) -> None:
-    """Rule 1: exactly full is not too large."""
+    """Rule 1 (seeds.md M1): exactly full is not too large."""
     engine = filled(tmp_path, 25, records=2, config=SMALL)
     assert engine.segments() == [SegmentInfo(0, 20, 10_000), SegmentInfo(20, 40, 10_000), SegmentInfo(40, 50, 5000)]
     assert sorted(contents(tmp_path))[3:6] == [f"{20:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]

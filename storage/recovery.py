@@ -76,6 +76,8 @@ def _recover(
     restore_producers(engine, producers, snapshots, start_offset, is_clean=False)
     epochs.truncate(start_offset)
     snapshots.truncate(start_offset)
+    if start_offset > engine.start_offset and start_offset not in snapshots.offsets:
+        snapshots.take(start_offset, producers.snapshot())
     marks = [segment.base_offset for segment in engine.segments() if segment.base_offset >= max(start_offset, 1)]
 
     def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:

@@ -268,9 +268,11 @@ class LogMachine(RuleBasedStateMachine):
         self.under_way.clear()
         self.disk.crash(Random(seed))
         self.log = self.opened(is_clean=False)
+        self.disk.forget_changes()  # rule 4
         end_offset = self.log.log_end_offset
         assert end_offset >= self.flushed
-        self.flushed = self.recovery_point
+        self.flushed = self.log.flushed_end_offset
+        assert self.flushed == self.recovery_point or not self.log.size_bytes, "an empty log needs no flush"
         self.batches = written
         self.cut(end_offset)
         if self.batches:

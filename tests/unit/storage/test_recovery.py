@@ -77,6 +77,19 @@ def test_a_segment_that_an_unfinished_append_began_gets_its_snapshot(make: MakeL
     assert list(make(is_clean=False, known=Checkpoint(0, 2, 2)).producers.producers) == [5]
 
 
+def test_a_broken_snapshot_where_recovery_begins_is_replaced(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 3: the segments before it may be trimmed next."""
+    log = make()
+    for number in range(5):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    (tmp_path / "t-0" / f"{4:020d}.snapshot").write_bytes(b"torn")
+    again = make(is_clean=False, known=Checkpoint(5, 0, 5))
+    assert again.log_end_offset == 5
+    assert snapshots(tmp_path) == [2, 4]
+    again.trim(4, NOW_MS)
+    assert make(is_clean=False, known=Checkpoint(5, 4, 5)).producers.producers[5].batches[-1][1] == 4
+
+
 def test_a_broken_snapshot_goes(make: MakeLog, tmp_path: Path) -> None:
     """snapshots.py rule 1."""
     log = make()

@@ -81,7 +81,9 @@ class CommittedOffsets:
     def commit(self, request: OffsetCommitRequest, wall_ms: int) -> tuple[list[StoredRecord], OffsetCommitResponse]:
         """The records of a commit that the group allows, and the answer for when they are committed."""
         retention_ms = request.retention_time_ms
-        expire_wall_ms = NO_EXPIRY if retention_ms == DEFAULT_RETENTION else min(wall_ms + retention_ms, _END_OF_TIME_MS)
+        expire_wall_ms = (
+            NO_EXPIRY if retention_ms == DEFAULT_RETENTION else min(wall_ms + retention_ms, _END_OF_TIME_MS)
+        )
         group_id = request.group_id
         records: list[StoredRecord] = []
         topics = []

@@ -1,4 +1,4 @@
-"""Producer state as Apache Kafka has it: its answers to sequences of batches, and its snapshot files."""
+"""Producer state as Apache Kafka has it: answers to sequences of batches, its and ours, and snapshot files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas import Broker
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
 from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -48,12 +49,10 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-@pytest.fixture(scope="module")
-def data_dir(now_ms: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log directory to which Kafka has written all steps, and has then closed it; its answers are checked."""
-    directory = tmp_path_factory.mktemp("producers")
+def wrong_answers(bootstrap: str, now_ms: int) -> list[str]:
+    """Send all steps to a broker; what it answers otherwise than the table says."""
     wrong: list[str] = []
-    with ApacheKafka(data_dir=directory) as node, RawClient(node.bootstrap) as client:
+    with RawClient(bootstrap) as client:
         topic = CreatableTopic(name="steps", num_partitions=1, replication_factor=1)
         client.ask(CreateTopicsRequest(topics=[topic]), 5)
         end = 0
@@ -64,8 +63,22 @@ def data_dir(now_ms: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 wrong.append(f"{step}: {answer}")
             if not step.code and step.repeats is None:
                 end += step.count
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def data_dir(now_ms: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log directory to which Kafka has written all steps, and has then closed it; its answers are checked."""
+    directory = tmp_path_factory.mktemp("producers")
+    with ApacheKafka(data_dir=directory) as node:
+        wrong = wrong_answers(node.bootstrap, now_ms)
     assert not wrong, "\n".join(wrong)
     return directory
+
+
+def entries(snapshot: bytes) -> list[bytes]:
+    """In order of producers."""
+    return sorted(snapshot[at : at + 46] for at in range(10, len(snapshot), 46))
 
 
 def our_state(now_ms: int) -> tuple[ProducerState, int]:
@@ -88,11 +101,16 @@ def test_kafka_answers_the_steps_as_the_table_says_and_leaves_our_snapshot(data_
     data = (data_dir / "steps-0" / snapshot_name(end)).read_bytes()
     theirs.restore(data, now_ms)
     assert theirs.snapshot() == data  # every byte is understood
-    ours = state.snapshot()
-    assert len(ours) == len(data)
-    assert sorted(ours[i : i + 46] for i in range(10, len(ours), 46)) == sorted(
-        data[i : i + 46] for i in range(10, len(data), 46)
-    )
+    assert entries(state.snapshot()) == entries(data)
+
+
+def test_our_broker_answers_the_steps_and_leaves_the_same_snapshot(now_ms: int, tmp_path: Path) -> None:
+    """Over a socket, through a clean stop, to the file."""
+    with Broker(data_dir=tmp_path) as broker:
+        wrong = wrong_answers(broker.bootstrap, now_ms)
+    assert not wrong, "\n".join(wrong)
+    state, end = our_state(now_ms)
+    assert entries((tmp_path / "steps-0" / snapshot_name(end)).read_bytes()) == entries(state.snapshot())
 
 
 @needs_kafka

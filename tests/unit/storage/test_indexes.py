@@ -279,7 +279,7 @@ def test_thousands_of_lookups_near_the_end_of_the_largest_index_touch_three_page
     index = kind(disk, path, 0)
     touched: set[int] = set()
     _observe_pages(index, touched, monkeypatch)
-    warm = min(entries, WARM_BYTES // size)
+    warm = min(entries, 8192 // size)
     dice = random.Random(kibibytes)
     for _ in range(3000):
         target = 10 * (entries - 1) - dice.randrange(10 * warm - 9)

@@ -25,6 +25,9 @@ from protocol.framing import SCRATCH_BYTES, FrameReader
 _log = logging.getLogger("barnabas.network")
 
 _ACCEPTS_PER_TURN = 64
+_LEAST_BACKLOG = 1024
+"""Kafka's 50 are emptied by a thread of their own. Here they wait for the loop, and a client that finds the queue full
+tries again only after a second."""
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -172,7 +175,7 @@ def _listening_socket(host: str, port: int, settings: SocketSettings) -> socket.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
         listening.setblocking(False)
         listening.bind((host, port))
-        listening.listen(settings.listen_backlog_size)
+        listening.listen(max(settings.listen_backlog_size, _LEAST_BACKLOG))
     except OSError:
         listening.close()
         raise

@@ -44,6 +44,7 @@ def batch_of(size: int) -> bytes:
 def holding_much(data_dir: Path, **settings: object) -> Iterator[Broker]:
     """A broker with a topic `t` of 52 MiB, and `small` with one batch."""
     names = {name.replace("_", "."): value for name, value in settings.items()}
+    names["socket.listen.backlog.size"] = READERS  # else some of them wait a second for a place in the queue
     with Broker(data_dir, settings=names) as broker:
         with RawClient(broker.bootstrap) as client:
             create(client, "t", "small", segment_bytes=100 * MIB)
@@ -105,13 +106,13 @@ def test_stalled_readers_cost_one_file_reference_and_no_memory(tmp_path: Path, r
             assert answer.responses[0].partitions[0].error_code == 0
 
 
-def test_stalled_readers_are_closed_by_the_idle_limit(tmp_path: Path) -> None:
+def test_stalled_readers_are_closed_by_the_idle_limit(tmp_path: Path, readers: int) -> None:
     """seeds.md Z3, connections.max.idle.ms: descriptors, and what the kernel held for them, are free again."""
     with holding_much(tmp_path / "data", connections_max_idle_ms=1000) as broker, contextlib.ExitStack() as stack:
         daemon = psutil.Process(broker.pid)
         until(lambda: not daemon.net_connections("tcp")[1:], "the connection that loaded the topic is gone")
         descriptors = daemon.num_fds()
-        for _ in range(50):
+        for _ in range(readers):
             stack.enter_context(RawClient(broker.bootstrap, receive_buffer_bytes=4096)).send(much(), 11)
         until(lambda: daemon.num_fds() > descriptors, "they are there")
         until(lambda: daemon.num_fds() <= descriptors, "they were closed")

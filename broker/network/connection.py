@@ -5,6 +5,8 @@ RULES    1. At most one request of a connection is in work, its answer's sending
          3. A request that can be answered at once is answered in the same callback: no task, no future.
          4. A muted connection (throttled: `ConnectionInfo.muted_until_mono_ms`) gets its answer, then no work until then.
          5. A peer that breaks the protocol costs one log line and its connection, never more.
+         6. Small answers to requests that came together leave together: a producer with five requests in flight costs
+            fewer system calls.
 NOT HERE Accepting (`listener.py`), what a request means (`handlers/`), how parts leave (`sender.py`).
 """
 
@@ -107,9 +109,12 @@ class Connection:
         self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        frames = self._frames
+        frames, sender = self._frames, self._sender
         while frames and not self._busy and not self.is_closed:
+            sender.is_holding = len(frames) > 1
             self._serve(frames.popleft())
+        sender.is_holding = False
+        self._release()
         if not self.is_closed:
             waiting_bytes = sum(map(len, frames))
             self._watch_reading(wanted=len(frames) < _WAITING_FRAMES and waiting_bytes < _WAITING_BYTES)
@@ -143,7 +148,14 @@ class Connection:
             self._loop.call_soon(self._serve_waiting)
 
     # ------------------------------------------------------------ writing
+    def _release(self) -> None:
+        """Send the answers that were held and had no other behind them."""
+        if not self.is_closed and not self._is_writing and not self._sender.is_idle:
+            self._send([])
+
     def _send(self, parts: list[Part]) -> None:
+        if self.info.muted_until_mono_ms:
+            self._sender.is_holding = False
         try:
             done = self._sender.send(parts)
         except (OSError, RegionEnded) as error:
@@ -152,7 +164,10 @@ class Connection:
         if not done:
             self._busy = True
             self._watch_writing(wanted=True)
-        elif self.info.muted_until_mono_ms:
+            return
+        if self._is_writing:
+            self._watch_writing(wanted=False)
+        if self.info.muted_until_mono_ms:
             self._mute()
 
     def _mute(self) -> None:
@@ -181,7 +196,8 @@ class Connection:
             return
         if done:
             self._watch_writing(wanted=False)
-            self._go_on()
+            if self._pending is None:  # what was sent may be answers from before one that is still in work
+                self._go_on()
 
     def _lose(self, error: Exception) -> None:
         if isinstance(error, RegionEnded):
@@ -212,6 +228,7 @@ class Connection:
 
     def _end_because(self, reason: str) -> None:
         _log.warning("closing %s: %s", self._peer(), reason)
+        self._release()
         self.close()
 
     def _peer(self) -> str:

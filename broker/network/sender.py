@@ -3,6 +3,7 @@
 RULES    1. Parts leave in order: header bytes, region, header bytes, region, …
          2. One turn sends at most `TURN_BYTES`, so that one fast reader does not own the loop.
          3. What is unsent costs its header bytes and one reference to a file; a region is never read.
+         4. While `is_holding`, small answers wait for the next one, to leave with it in one call.
 NOT HERE When to send (`connection.py` watches the socket).
 """
 
@@ -16,6 +17,7 @@ from protocol.records import FileRegion
 
 TURN_BYTES = 2 * 1024 * 1024
 _BUFFERS_PER_CALL = 64
+_SMALL_BYTES = 4096
 
 
 class RegionEnded(Exception):
@@ -25,13 +27,14 @@ class RegionEnded(Exception):
 class Sender:
     """The unsent parts of one connection."""
 
-    __slots__ = ("_parts", "_skip", "_wire", "bytes_sent")
+    __slots__ = ("_parts", "_skip", "_wire", "bytes_sent", "is_holding")
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._parts: deque[Part] = deque()
         self._skip = 0  # bytes of the first part that are sent already
         self.bytes_sent = 0
+        self.is_holding = False
 
     @property
     def is_idle(self) -> bool:
@@ -39,10 +42,15 @@ class Sender:
         return not self._parts
 
     def send(self, parts: list[Part]) -> bool:
-        """Send at once what goes; whether all of it went."""
-        if len(parts) == 1 and not self._parts:  # nearly every response without records
+        """Send at once what goes; whether all of it went, or is held."""
+        if len(parts) == 1:  # nearly every response without records
             (part,) = parts
-            if not isinstance(part, FileRegion):
+            if isinstance(part, FileRegion):
+                pass
+            elif self.is_holding and len(part) <= _SMALL_BYTES and len(self._parts) < _BUFFERS_PER_CALL:
+                self._parts.append(part)
+                return True
+            elif not self._parts:
                 sent = self._wire.send(part, more=False) or 0
                 self.bytes_sent += sent
                 if sent == len(part):

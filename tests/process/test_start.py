@@ -142,7 +142,7 @@ def test_topics_and_their_ids_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_kill_begins_a_new_leader_epoch_and_a_clean_restart_does_not(tmp_path: Path) -> None:
-    """docs/decisions/0019: who read the unsynced end of a killed log can tell; after a clean stop nothing is lost."""
+    """docs/decisions/0013: who read the unsynced end of a killed log can tell; after a clean stop nothing is lost."""
     epochs = []
     with Broker(tmp_path / "data") as broker:
         with RawClient(broker.bootstrap) as client:

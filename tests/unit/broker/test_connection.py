@@ -51,6 +51,7 @@ class FakeWire:
         self.incoming: list[bytes] = []
         self.sent = b""
         self.room = 10**9
+        self.sends = 0
         self.is_closed = self.is_reset = False
 
     def fileno(self) -> int:
@@ -63,7 +64,11 @@ class FakeWire:
         space[: len(piece)] = piece
         return len(piece)
 
+    def send_all(self, buffers, *, more):
+        return self.send(b"".join(buffers), more=more)
+
     def send(self, buffer, *, more):
+        self.sends += 1
         taken = bytes(buffer[: self.room])
         self.room -= len(taken)
         self.sent += taken
@@ -131,6 +136,57 @@ def test_a_request_does_not_pass_one_that_waits_for_its_turn() -> None:
     world.receive(b"b")
     world.loop.run_soon()
     assert world.wire.sent == b"later1;a;b;"
+
+
+def test_small_answers_to_requests_that_came_together_leave_together() -> None:
+    """Rule 6: also where the last of them has no answer, and none is held back."""
+    world = World()
+    world.receive(b"a", b"b", b"c")
+    assert (world.wire.sent, world.wire.sends) == (b"a;b;c;", 1)
+    world.receive(b"d", b"never")
+    assert (world.wire.sent, world.wire.sends) == (b"a;b;c;d;", 2)
+
+
+def test_large_answers_are_not_held() -> None:
+    """Rule 6: what waits for company is small, so a connection holds little."""
+    world = World()
+    large = bytes(5000)
+    world.receive(large, b"a", large, b"b")
+    assert (world.wire.sent, world.wire.sends) == (large + b";a;" + large + b";b;", 3)
+
+
+@pytest.mark.parametrize("last", [b"broken", b"close"])
+def test_what_was_answered_is_sent_before_the_connection_ends(last: bytes) -> None:
+    """Rules 5 and 6."""
+    world = World()
+    world.receive(b"a", b"b", last)
+    assert world.wire.sent == b"a;b;"
+    assert world.wire.is_closed
+    assert not world.wire.is_reset
+
+
+def test_a_request_in_work_stays_the_only_one_while_earlier_answers_leave() -> None:
+    """Rules 1 and 6: answers that were held go out in pieces, and the next frame goes on waiting."""
+    world = World()
+    world.wire.room = 1
+    world.receive(b"a", b"later1", b"later2")
+    assert (world.wire.sent, list(world.pending)) == (b"a", [b"later1"])
+    world.wire.room = 10**9
+    world.loop.writers[7]()
+    assert (world.wire.sent, list(world.pending), world.loop.writers) == (b"a;", [b"later1"], {})
+    world.pending[b"later1"].complete([b"later1;"])
+    world.loop.run_soon()
+    assert (world.wire.sent, list(world.pending)) == (b"a;later1;", [b"later1", b"later2"])
+
+
+def test_the_end_of_what_was_held_leaves_with_the_answer_that_came_meanwhile() -> None:
+    """Rules 2 and 6."""
+    world = World()
+    world.wire.room = 1
+    world.receive(b"a", b"later1")
+    world.wire.room = 10**9
+    world.pending[b"later1"].complete([b"later1;"])
+    assert (world.wire.sent, world.loop.writers) == (b"a;later1;", {})
 
 
 def test_an_answer_that_is_there_already_is_sent_at_once() -> None:

@@ -69,9 +69,10 @@ class FrameReader:
             (length,) = _LENGTH.unpack_from(scratch)
             if length == count - _PREFIX:
                 return [scratch[_PREFIX:count]]
-        return self._cut(self._prefix + scratch[:count] if self._prefix else scratch[:count])
+        received = memoryview(scratch)[:count]
+        return self._cut(memoryview(self._prefix + received) if self._prefix else received)
 
-    def _cut(self, data: bytes | bytearray) -> list[bytearray]:
+    def _cut(self, data: memoryview) -> list[bytearray]:
         frames: list[bytearray] = []
         position, end = 0, len(data)
         self._prefix = b""
@@ -82,10 +83,10 @@ class FrameReader:
             start = position + _PREFIX
             position = start + length
             if position > end:
-                self._begin_large(memoryview(data)[start:end], length)
+                self._begin_large(data[start:end], length)
                 return frames
-            frames.append(bytearray(memoryview(data)[start:position]))
-        self._prefix = bytes(memoryview(data)[position:end])
+            frames.append(bytearray(data[start:position]))
+        self._prefix = bytes(data[position:end])
         return frames
 
     def _begin_large(self, beginning: memoryview, length: int) -> None:

@@ -20,16 +20,13 @@ from protocol.messages.admin import (
     AlterConfigsResourceResponse,
     CreatableTopicResult,
     CreatePartitionsRequest,
-    CreatePartitionsResponse,
     CreatePartitionsTopicResult,
     CreateTopicsRequest,
-    CreateTopicsResponse,
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
 )
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
@@ -86,14 +83,7 @@ class AdminHandlers:
                         )
                     )
             request.topics = allowed
-        pending = Pending()
-
-        def reply(response: CreateTopicsResponse) -> None:
-            response.topics += refused
-            pending.complete(response)
-
-        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
-        return pending
+        return self._submit(context, request, lambda response: response.topics.extend(refused))
 
     def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Pending | DeleteTopicsResponse:
         """Delete topics by name or, from version 6, by id."""
@@ -111,14 +101,7 @@ class AdminHandlers:
             else:
                 refused.append(_not_deleted(topic, code))
         request.topics = allowed
-        pending = Pending()
-
-        def reply(response: DeleteTopicsResponse) -> None:
-            response.responses += refused
-            pending.complete(response)
-
-        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
-        return pending
+        return self._submit(context, request, lambda response: response.responses.extend(refused))
 
     def _why_not_delete(self, context: RequestContext, topic: DeleteTopicState) -> ErrorCode:
         name = topic.name
@@ -144,14 +127,7 @@ class AdminHandlers:
                     CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 )
         request.topics = allowed
-        pending = Pending()
-
-        def reply(response: CreatePartitionsResponse) -> None:
-            response.results += refused
-            pending.complete(response)
-
-        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
-        return pending
+        return self._submit(context, request, lambda response: response.results.extend(refused))
 
     # ------------------------------------------------------------ settings
     def incremental_alter_configs(self, context: RequestContext, request: IncrementalAlterConfigsRequest) -> Pending:
@@ -170,14 +146,7 @@ class AdminHandlers:
                     )
                 )
         request.resources = allowed
-        pending = Pending()
-
-        def reply(response: IncrementalAlterConfigsResponse) -> None:
-            response.responses += refused
-            pending.complete(response)
-
-        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
-        return pending
+        return self._submit(context, request, lambda response: response.responses.extend(refused))
 
     def _why_not_alter(self, context: RequestContext, resource: AlterConfigsResource) -> ErrorCode:
         if resource.resource_type == ResourceType.TOPIC:
@@ -186,6 +155,17 @@ class AdminHandlers:
         elif not self._may(context, Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return ErrorCode.NONE
+
+    def _submit(self, context: RequestContext, request: Message, add_refused: Callable[[Any], None]) -> Pending:
+        """Have the controller decide on what is allowed, and answer together with what is not."""
+        pending = Pending()
+
+        def reply(response: Message) -> None:
+            add_refused(response)
+            pending.complete(response)
+
+        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
+        return pending
 
     def _may(self, context: RequestContext, operation: str, resource_type: str, name: str) -> bool:
         return self._authorizer.authorize(context.principal, operation, resource_type, name)

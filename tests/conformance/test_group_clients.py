@@ -26,7 +26,9 @@ ALL = {(partition, offset) for partition in range(PARTITIONS) for offset in rang
 class Member:
     """A consumer that polls in a thread of its own; what it was assigned last and what it has read."""
 
-    def __init__(self, poll: Callable[[], list[tuple[int, int]]], assigned: Callable[[], int], close: Callable[[], None]):
+    def __init__(
+        self, poll: Callable[[], list[tuple[int, int]]], assigned: Callable[[], int], close: Callable[[], None]
+    ):
         self._poll, self._assigned, self._close = poll, assigned, close
         self.share = 0
         self.seen: set[tuple[int, int]] = set()

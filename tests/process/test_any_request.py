@@ -89,7 +89,9 @@ class Drawer:
         builder = BatchBuilder(
             producer_id=rng.choice((-1, 0, 1)), producer_epoch=rng.choice((-1, 0)), base_sequence=rng.choice((-1, 0, 1))
         )
-        builder.append(rng.choice((0, -1, 1_700_000_000_000, 2**62)), rng.choice((None, b"key")), rng.choice((None, b"v")))
+        builder.append(
+            rng.choice((0, -1, 1_700_000_000_000, 2**62)), rng.choice((None, b"key")), rng.choice((None, b"v"))
+        )
         data = builder.build()
         if rng.random() < 0.2:
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)

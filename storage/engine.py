@@ -54,7 +54,8 @@ class Located(NamedTuple):
     size: int
     """The sum of their lengths."""
     end_offset: int
-    """Behind the last offset in the regions, perhaps a little further, never beyond the `max_offset` asked for."""
+    """Behind the last offset in the regions, or further, never beyond the `max_offset` asked for: where there are
+    aborted transactions, a little further at most."""
     position: OffsetPosition | None
     """Of the first batch; None where nothing was found, or an engine has no such thing."""
 

@@ -57,6 +57,8 @@ class SparseIndex:
     )
 
     ENTRY: ClassVar[Struct]
+    COLUMNS: ClassVar[tuple[Struct, Struct]]
+    """The key alone, and the value alone, of the entry at a position."""
     KEY_TYPE: ClassVar[str]
 
     def __init__(self, disk: Disk, path: str, base_offset: int, *, anew: bool = False) -> None:
@@ -164,10 +166,14 @@ class SparseIndex:
         return self._cold_floor(value, 1)
 
     def _cold_floor(self, target: int, column: int) -> int:
+        mapping = self._mapping
+        if mapping is None or self._warm_start > self._mapped:
+            mapping = self._map()
+        unpack_from, size = self.COLUMNS[column].unpack_from, self.ENTRY.size
         low, high = 0, self._warm_start
         while low < high:
             middle = (low + high) // 2
-            if self._cold_entry(middle)[column] <= target:
+            if unpack_from(mapping, middle * size)[0] <= target:
                 low = middle + 1
             else:
                 high = middle
@@ -223,6 +229,7 @@ class OffsetIndex(SparseIndex):
     __slots__ = ()
 
     ENTRY = Struct(">II")
+    COLUMNS = (Struct(">I"), Struct(">4xI"))
     KEY_TYPE = "I"
 
     def _columns(self, data: bytes) -> tuple[array[int], array[int]]:
@@ -266,6 +273,7 @@ class TimeIndex(SparseIndex):
     __slots__ = ()
 
     ENTRY = Struct(">qI")
+    COLUMNS = (Struct(">q"), Struct(">8xI"))
     KEY_TYPE = "q"
 
     def append(self, timestamp: int, offset: int) -> None:

@@ -275,9 +275,10 @@ class SegmentEngine:
         length = limit - position
         if length > max_bytes:
             length = max_bytes if size <= max_bytes else size if min_one_batch else 0
-            bound = segment.offset_index.offset_at_or_after(position + length)
-            if bound is not None and bound < region_end:
-                region_end = bound
+            if self._with_aborted:  # else nobody asks where the region ends
+                bound = segment.offset_index.offset_at_or_after(position + length)
+                if bound is not None and bound < region_end:
+                    region_end = bound
         where = OffsetPosition(segment.base_offset, position)
         if length <= 0:
             return Located((), 0, offset, where)

@@ -205,8 +205,20 @@ def test_no_descriptor_stays_open_but_the_mapping(tmp_path: Path) -> None:
     assert index.lookup(BASE + 9) == (BASE + 9, 4096)
 
 
+class _ObservedColumn:
+    """Reads a column of an index's mapping and notes the pages."""
+
+    def __init__(self, column: struct.Struct, touched: set[int]) -> None:
+        self._column = column
+        self._touched = touched
+
+    def unpack_from(self, mapping: bytes, position: int) -> tuple[int]:
+        self._touched.add(position // PAGE)
+        return self._column.unpack_from(mapping, position)
+
+
 def _observe_pages(index: SparseIndex, touched: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    real = SparseIndex._cold_entry
+    kind, real = type(index), SparseIndex._cold_entry
 
     def observed(self: SparseIndex, slot: int) -> tuple[int, int]:
         if self is index:
@@ -214,6 +226,7 @@ def _observe_pages(index: SparseIndex, touched: set[int], monkeypatch: pytest.Mo
         return real(self, slot)
 
     monkeypatch.setattr(SparseIndex, "_cold_entry", observed)
+    monkeypatch.setattr(kind, "COLUMNS", tuple(_ObservedColumn(column, touched) for column in kind.COLUMNS))
 
 
 @pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
@@ -236,12 +249,13 @@ def test_a_lookup_near_the_end_touches_three_pages_at_most_whatever_the_size(
             index.write_out()
         opened = kind(disk, index.path, 0)
         touched: set[int] = set()
+        targets = range(10 * (entries - WARM_BYTES // size // 2), 10 * entries, 97)
+        expected = [index.lookup(target) for target in targets]
         with monkeypatch.context() as patch:
             _observe_pages(opened, touched, patch)
             disk.forget_history()
             again = kind(disk, index.path, 0)
-            for target in range(10 * (entries - WARM_BYTES // size // 2), 10 * entries, 97):
-                assert opened.lookup(target) == index.lookup(target)
+            assert [opened.lookup(target) for target in targets] == expected
         for _, position, length in disk.reads:
             touched.update(range(position // PAGE, (position + length - 1) // PAGE + 1))
         assert again.entries == entries

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.disk import Disk, StorageError
-from storage.engine import Engine, OffsetPosition, SegmentInfo
+from storage.engine import AbortedTransaction, Engine, OffsetPosition, SegmentInfo
 from storage.log_config import LogConfig
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
@@ -303,8 +303,10 @@ def test_locate_gives_at_most_max_bytes_and_may_cut_a_batch(tmp_path: Path) -> N
 
 
 def test_the_end_offset_of_a_cut_answer_is_a_little_behind_it(tmp_path: Path) -> None:
-    """Kafka's upper bound for aborted transactions: the next index entry, never beyond max_offset."""
+    """Kafka's upper bound for aborted transactions, where there are any: the next index entry, or max_offset."""
     engine = filled(tmp_path, 40, config=LogConfig(index_interval_bytes=4096))
+    assert engine.locate(3, 4000, 40, min_one_batch=True).end_offset == 40
+    engine.add_aborted(AbortedTransaction(1, 0, 1, 2))
     located = engine.locate(3, 4000, 40, min_one_batch=True)
     assert 7 <= located.end_offset <= 11
     located = engine.locate(3, 4000, 8, min_one_batch=True)

@@ -133,10 +133,6 @@ class ThreadWorker:
         """Do something whose order does not matter."""
         self._background.put(run, done)
 
-    def is_idle(self) -> bool:
-        """Whether nothing handed in is unreported."""
-        return not any(lane.waiting for lane in self._lanes())
-
     def stop(self) -> None:
         """Finish everything queued; the reports still come on the loop."""
         for lane in self._lanes():

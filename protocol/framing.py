@@ -95,11 +95,6 @@ class FrameReader:
         frame[: len(beginning)] = beginning
         self._frame, self._filled, self._length = frame, len(beginning), length
 
-    @property
-    def is_mid_frame(self) -> bool:
-        """Whether part of a frame has come and the rest has not."""
-        return self._frame is not None or bool(self._prefix)
-
 
 class RequestHeader(NamedTuple):
     """What stands before every request, and where the message begins."""

@@ -5,6 +5,8 @@ RULES    1. A name leaves this list for `broker_settings.py` with the change tha
 
 from __future__ import annotations
 
+from functools import cache
+
 from storage.settings import Kind, Setting
 
 _NO_EFFECT = "Known to Apache Kafka; has no effect in this broker."
@@ -291,6 +293,7 @@ unstable.feature.versions.enable BOOLEAN false
 """
 
 
+@cache
 def unused_settings() -> dict[str, Setting]:
     """The rows, by name."""
     settings = {}

@@ -2,12 +2,125 @@
 
 from __future__ import annotations
 
+from protocol.messages.stored import BrokerEndpoint, BrokerFeature
 from protocol.schema import (
+    EMPTY,
+    Annotated,
+    Ignorable,
+    Int8,
     Int16,
     Int32,
     Int64,
     Message,
+    Since,
+    Tag,
+    Until,
+    Uuid,
 )
+
+
+class BrokerRegistrationRequest(Message, api_key=62, versions=(0, 4), flexible=0):
+    """A broker's process begins. Before version 4 features whose lowest level is 0 are left out."""
+
+    broker_id: Int32
+    cluster_id: str
+    incarnation_id: Uuid
+    listeners: list[BrokerEndpoint]
+    features: list[BrokerFeature]
+    rack: str | None
+    is_migrating_zk_broker: Annotated[bool, Since(1)] = False
+    log_dirs: Annotated[list[Uuid], Since(2), Ignorable] = EMPTY
+    previous_broker_epoch: Annotated[Int64, Since(3), Ignorable] = -1
+
+
+class BrokerRegistrationResponse(Message, api_key=62, versions=(0, 4), flexible=0):
+    """The epoch of the registration; -1 with an error."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    broker_epoch: Int64 = -1
+
+
+class BrokerHeartbeatRequest(Message, api_key=63, versions=(0, 2), flexible=0):
+    """A broker lives, says how far it has read the metadata, and what it wants to be."""
+
+    broker_id: Int32
+    broker_epoch: Int64 = -1
+    current_metadata_offset: Int64
+    want_fence: bool
+    want_shut_down: bool
+    offline_log_dirs: Annotated[list[Uuid], Since(1), Tag(0)] = EMPTY
+    cordoned_log_dirs: Annotated[list[Uuid] | None, Since(2), Tag(1)] = None
+
+
+class BrokerHeartbeatResponse(Message, api_key=63, versions=(0, 2), flexible=0):
+    """What the controller takes the broker for."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    is_caught_up: bool = False
+    is_fenced: bool = True
+    should_shut_down: bool = False
+
+
+class BrokerState(Message):
+    """A member of an ISR and the registration that it fetches with; -1: not known."""
+
+    broker_id: Int32
+    broker_epoch: Int64 = -1
+
+
+class AlterPartitionRequestPartition(Message):
+    """The ISR that the leader of a partition wants, and the epochs that it knows."""
+
+    partition_index: Int32
+    leader_epoch: Int32
+    new_isr: Annotated[list[Int32], Until(2)] = EMPTY
+    new_isr_with_epochs: Annotated[list[BrokerState], Since(3)] = EMPTY
+    leader_recovery_state: Int8 = 0
+    partition_epoch: Int32
+
+
+class AlterPartitionRequestTopic(Message):
+    """A topic of which partitions are to be altered."""
+
+    topic_id: Annotated[Uuid, Ignorable]
+    partitions: list[AlterPartitionRequestPartition]
+
+
+class AlterPartitionRequest(Message, api_key=56, versions=(2, 3), flexible=0):
+    """The leader of partitions wants other ISRs."""
+
+    broker_id: Int32
+    broker_epoch: Int64 = -1
+    topics: list[AlterPartitionRequestTopic]
+
+
+class AlterPartitionResponsePartition(Message):
+    """A partition as it is now; all zero with an error."""
+
+    partition_index: Int32
+    error_code: Int16
+    leader_id: Int32 = 0
+    leader_epoch: Int32 = 0
+    isr: list[Int32] = EMPTY
+    leader_recovery_state: Annotated[Int8, Ignorable] = 0
+    partition_epoch: Int32 = 0
+
+
+class AlterPartitionResponseTopic(Message):
+    """A topic of which partitions were altered."""
+
+    topic_id: Annotated[Uuid, Ignorable]
+    partitions: list[AlterPartitionResponsePartition]
+
+
+class AlterPartitionResponse(Message, api_key=56, versions=(2, 3), flexible=0):
+    """The answer to AlterPartitionRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    topics: list[AlterPartitionResponseTopic] = EMPTY
 
 
 class AllocateProducerIdsRequest(Message, api_key=67, versions=(0, 0), flexible=0):

@@ -30,6 +30,7 @@ from broker.housekeeping import Housekeeping
 from broker.network.listener import Listener
 from broker.security.authorizer import AllowAll
 from broker.timer import LoopTimer, SystemClock
+from broker.watchdog import Watchdog
 from broker.workers import ThreadWorker
 from protocol.errors import KafkaError
 from replication.controller.brokers import Registration
@@ -135,6 +136,7 @@ class Server:
         self._deadlines = Deadlines()
         self._timer = LoopTimer(loop, self._deadlines)
         self._worker = ThreadWorker(loop)
+        self._watchdog = Watchdog(loop)
         self._purgatory = Purgatory(self._deadlines)
         self._purgatory.on_wake = self._drain_soon
         self._locks: list[Lock] = []
@@ -152,7 +154,7 @@ class Server:
         """
         self._ready = ready
         try:
-            self._dispatcher = Dispatcher()
+            self._dispatcher = Dispatcher(self._watchdog)
             self._bind()
             identity = self._take_directories()
             self._build(identity)
@@ -332,6 +334,7 @@ class Server:
 
     def finish(self) -> None:
         """After the loop has ended: let slow work end, close the logs durably."""
+        self._watchdog.stop()
         if self.failure is not None:
             return
         self._worker.stop()

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from broker.handlers.router import Handler, Pending, RequestContext, Router
 from broker.network.exchange import CloseConnection, ConnectionInfo
+from broker.watchdog import Watchdog
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decoder, encoder
 from protocol.errors import ErrorCode, MalformedRequest
@@ -63,7 +64,8 @@ class PendingParts:
 class Dispatcher:
     """Answers the frames of one listener's connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, watchdog: Watchdog | None = None) -> None:
+        self._watchdog = watchdog
         self._router = Router([])
         self._entries: dict[tuple[int, int], _Entry] = {}
         self.handler_faults = 0
@@ -79,6 +81,9 @@ class Dispatcher:
         Raises:
             MalformedRequest: the peer broke the protocol; CloseConnection: a handler wants the connection to end.
         """
+        watchdog = self._watchdog
+        if watchdog is not None and watchdog.is_parked:
+            watchdog.wake()
         header = parse_request_header(frame)
         api_key, api_version, correlation_id, client_id, position = header
         entry = self._entries.get((api_key, api_version)) or self._find(api_key, api_version)

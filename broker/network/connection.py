@@ -7,6 +7,8 @@ RULES    1. At most one request of a connection is in work, its answer's sending
          5. A peer that breaks the protocol costs one log line and its connection, never more.
          6. Small answers to requests that came together leave together: a producer with five requests in flight costs
             fewer system calls.
+         7. What was received and led to no sending is followed by another look: libuv tells of a reset that came with
+            data once, as readable, and then watches no more. Sending would fail; silence would keep the descriptor.
 NOT HERE Accepting (`listener.py`), what a request means (`handlers/`), how parts leave (`sender.py`).
 """
 
@@ -35,8 +37,8 @@ class Connection:
     """The life of one accepted socket; everything happens in the loop's callbacks."""
 
     __slots__ = (
-        "_busy", "_dispatch", "_frames", "_is_reading", "_is_writing", "_loop", "_on_close", "_pending", "_reader",
-        "_sender", "_wire", "info", "is_closed", "last_active_mono_ms",
+        "_busy", "_dispatch", "_frames", "_is_reading", "_is_writing", "_looks_again", "_loop", "_on_close", "_pending",
+        "_reader", "_sender", "_wire", "info", "is_closed", "last_active_mono_ms",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +62,7 @@ class Connection:
         self._busy = False
         self._is_reading = False
         self._is_writing = False
+        self._looks_again = False
         self.is_closed = False
         self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
 
@@ -101,12 +104,24 @@ class Connection:
             self.close()
             return
         if not frames:
+            self._look_again()
             return
         if len(frames) == 1 and not self._busy and not self._frames:
             self._serve(frames[0])
             return
         self._frames.extend(frames)
         self._serve_waiting()
+
+    def _look_again(self) -> None:
+        """Receive once more, soon: see rule 7."""
+        if not self._looks_again:
+            self._looks_again = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looks_again = False
+        if self._is_reading:
+            self._on_readable()
 
     def _serve_waiting(self) -> None:
         frames, sender = self._frames, self._sender
@@ -128,8 +143,8 @@ class Connection:
             self._end_for(error)
             return
         if answer is None:
-            return
-        if isinstance(answer, list):
+            self._look_again()
+        elif isinstance(answer, list):
             self._send(answer)
         else:
             self._busy = True

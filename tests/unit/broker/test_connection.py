@@ -52,13 +52,15 @@ class FakeWire:
         self.sent = b""
         self.room = 10**9
         self.sends = 0
-        self.is_closed = self.is_reset = False
+        self.is_closed = self.is_reset = self.is_reset_by_peer = False
 
     def fileno(self) -> int:
         return 7
 
     def receive(self, space):
         if not self.incoming:
+            if self.is_reset_by_peer:
+                raise ConnectionResetError
             return None
         piece = self.incoming.pop(0)
         space[: len(piece)] = piece
@@ -276,4 +278,16 @@ def test_a_pending_answer_may_end_the_connection_instead() -> None:
     world = World()
     world.receive(b"later")
     world.pending[b"later"].close("no way to say it")
+    assert world.wire.is_closed
+
+
+@pytest.mark.parametrize(
+    "stream", [b"\0\0\0\x64half", struct.pack(">i", 5) + b"never"], ids=["half a frame", "no answer"]
+)
+def test_what_leads_to_no_sending_is_followed_by_another_look(stream: bytes) -> None:
+    """A reset that came with the data is told once, as readable; nothing is sent that would fail."""
+    world = World()
+    world.receive_bytes(stream)
+    world.wire.is_reset_by_peer = True
+    world.loop.run_soon()
     assert world.wire.is_closed

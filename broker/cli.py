@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import ClassVar
 
 import click
 
@@ -60,8 +61,20 @@ def _overrides(
     return overrides
 
 
+class _OneLine(logging.Formatter):
+    """A record's sentence is one line, whatever a peer calls itself or its groups; a trace keeps its lines."""
+
+    _SHOWN: ClassVar = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The line, control characters shown instead of written."""
+        return super().formatMessage(record).translate(self._SHOWN)
+
+
 def _log_to_standard_error() -> None:
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def main(arguments: list[str]) -> int:

@@ -8,6 +8,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
+MINUTES ?= 5
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable
 DAEMON := broker protocol replication storage
@@ -15,7 +16,7 @@ SOURCES := barnabas $(DAEMON) tests
 # Two processes on two cores; the tests of one file stay together, and so do their fixtures.
 PYTEST := $(BIN)/python -m pytest --verbose -rs --durations 10 --numprocesses 2 --dist loadfile
 
-.PHONY: help run demo test bench check fmt setup kafka-jars wheel clean
+.PHONY: help run demo test fuzz bench check fmt setup kafka-jars wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -28,6 +29,9 @@ demo: .venv/.demo ## 336,776 real flights through the broker, Spark and a consum
 
 test: .venv/.test kafka-jars ## run the tests
 	@exec $(PYTEST) $(ARGS)
+
+fuzz: .venv/.test ## rude peers beside working clients for MINUTES=5; SEED=... has the peers do the same again
+	@exec $(BIN)/python -m tests.process.fuzzing_peer --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 bench: .venv/.test ## measure codecs and broker beside other implementations; not a test
 	@exec $(BIN)/python -m tests.benchmark $(ARGS)

@@ -1,25 +1,21 @@
-"""Whatever a well-formed request asks for, it is answered with a code or refused; nothing is a fault of the broker.
+"""Requests of any API and version, drawn at random.
 
-The values are drawn from what is there (topics, groups, members), what is not, and the ends of every number's range.
+The values come from what is there (topics, groups, members), what is not, and the ends of every number's range.
+
+NOT HERE Broken frames (`tests/oracle/mutations.py`), who sends them (`tests/process/fuzzing_peer.py`).
 """
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
-from barnabas.embedded import Broker
-from protocol.api import APIS, ApiKey
-from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.metadata import ApiVersionsRequest, MetadataRequest
+from protocol.api import APIS
 from protocol.records import BatchBuilder
 from protocol.schema import Field, Message, Wire, fields_of
-from tests.support.raw_client import RawClient
 
-REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "3000"))
-SEED = int(os.environ.get("FUZZ_SEED") or random.randrange(2**32))
-TOPICS = ("plain", "compacted", "__consumer_offsets", "nowhere", "", "a" * 249, "a" * 250, ".", "no name", "é")
+OFFSETS_TOPIC = "__consumer_offsets"
+TOPICS = ("plain", "compacted", "nowhere", "", "a" * 249, "a" * 250, ".", "no name", "é")
 SETTINGS = ("retention.ms", "cleanup.policy", "max.message.bytes", "segment.bytes", "min.insync.replicas", "none.such")
 TEXTS = (*SETTINGS, "", "a", "1", "-1", "compact", "delete", "gzip", "é", "a\0b", "x" * 40)
 BITS = {"b": 7, "h": 15, "i": 31, "q": 63}
@@ -30,8 +26,21 @@ class Drawer:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
+        self.topics = TOPICS
         self.topic_ids = [bytes(16)]
         self.member_ids = ["", "nobody"]
+        self.session_ids = [0, 1]
+
+    def request(self, api_key: int, version: int) -> Message:
+        """A request of an API and a version."""
+        return self.message(APIS[api_key].request, version)
+
+    def learn(self, answer: Message) -> None:
+        """Remember the latest member and session that were given out."""
+        if member_id := getattr(answer, "member_id", ""):
+            self.member_ids[2:] = [*self.member_ids[2:], member_id][-4:]
+        if session_id := getattr(answer, "session_id", 0):
+            self.session_ids[2:] = [*self.session_ids[2:], session_id][-4:]
 
     def message(self, cls: type[Message], version: int) -> Message:
         """A message of this class; a field that may be missing sometimes is."""
@@ -61,11 +70,13 @@ class Drawer:
         return self.message(wire.message, version)
 
     def number(self, name: str, code: str) -> Any:
-        """Small ones mostly; no wait is longer than the test's patience."""
+        """Small ones mostly; no wait is long."""
         if code == "16s":
             return self.rng.choice((*self.topic_ids, self.rng.randbytes(16)))
         if code == "?":
             return self.rng.random() < 0.5
+        if name == "session_id":
+            return self.rng.choice(self.session_ids)
         if "timeout" in name or "wait" in name:
             return 6000 if "session" in name else self.rng.choice((0, 1, 5))
         if name in ("count", "num_partitions"):
@@ -81,7 +92,7 @@ class Drawer:
             return self.rng.choice(("group0", "group1", "", "x" * 300))
         if "protocol" in name:
             return "consumer" if name == "protocol_type" else "range"
-        return self.rng.choice(TOPICS if name in ("name", "topic", "topics", "resource_name") else TEXTS)
+        return self.rng.choice(self.topics if name in ("name", "topic", "topics", "resource_name") else TEXTS)
 
     def batch(self) -> bytes:
         """A batch that may be whole."""
@@ -96,41 +107,3 @@ class Drawer:
         if rng.random() < 0.2:
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         return bytes(data[: rng.randrange(len(data))] if rng.random() < 0.1 else data)
-
-
-def test_no_request_is_a_fault() -> None:
-    """The log tells of peers that were hung up on, and of no fault; the broker still answers at the end."""
-    print(f"replay with FUZZ_SEED={SEED} FUZZ_REQUESTS={REQUESTS}")
-    drawer = Drawer(random.Random(SEED))
-    with Broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
-        client = RawClient(broker.bootstrap)
-        served = client.ask(ApiVersionsRequest(), 0).api_keys
-        for name, policy in (("plain", "delete"), ("compacted", "compact")):
-            config = CreatableTopicConfig(name="cleanup.policy", value=policy)
-            topic = CreatableTopic(name=name, num_partitions=2, replication_factor=1, configs=[config])
-            client.ask(CreateTopicsRequest(topics=[topic]), 5)
-        drawer.topic_ids += [topic.topic_id for topic in client.ask(MetadataRequest(topics=None), 12).topics]
-        for _ in range(REQUESTS):
-            row = drawer.rng.choice(served)
-            cls = APIS[row.api_key].request
-            version = drawer.rng.randint(max(row.min_version, cls.MIN_VERSION), row.max_version)
-            request: Any = drawer.message(cls, version)
-            try:
-                client.send(request, version)
-                if row.api_key == ApiKey.PRODUCE and request.acks == 0:
-                    continue
-                drawer.member_ids[2:] = [*drawer.member_ids[2:], *_member_id(client.receive(request, version))][-4:]
-            except (EOFError, OSError):  # hung up on, which the log tells why; or longer than our patience
-                client.close()
-                client = RawClient(broker.bootstrap)
-            client.socket.settimeout(1)
-        client.close()
-        assert broker.is_running
-        with RawClient(broker.bootstrap) as client:
-            assert client.ask(ApiVersionsRequest(), 0).error_code == 0
-        assert "fault" not in broker.log(), broker.log()
-
-
-def _member_id(answer: Any) -> list[str]:
-    found = getattr(answer, "member_id", "")
-    return [found] if found else []

@@ -1,0 +1,276 @@
+"""Rude peers beside working clients, for as long as one likes: who works must not notice, and nothing may be left.
+
+    python -m tests.process.fuzzing_peer --minutes 5 [--seed N]        or: make fuzz MINUTES=5
+
+RULES    1. The peers do every act of `rude_acts.py` at random; the clients of `working_clients.py` work beside them.
+            No peer knows the clients' topics and groups. The offsets topic is theirs too, once the clients are done.
+         2. Now and then what the peers have made is deleted, and then the daemon is looked at: its own memory (not
+            what it maps of files), its open files, its sockets.
+         3. Afterwards: it runs, its log tells of no fault, it stops with exit 0, and what the clients wrote is whole
+            after a start that recovers every log.
+         4. The seed gives the acts of each peer; how they meet is up to the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from barnabas.embedded import Broker
+from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, DeleteTopicsRequest
+from protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
+from protocol.messages.metadata import ApiVersionsRequest, MetadataRequest
+from protocol.records import crc_is_valid, headers
+from storage.log_manager import CLEAN_SHUTDOWN
+from tests.process.rude_acts import ACTS, RudePeer, served_by, try_everything, well_formed
+from tests.process.working_clients import CLIENTS, PARTITIONS, work
+from tests.support.any_request import OFFSETS_TOPIC, TOPICS
+from tests.support.loading import create
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+PEERS = 3
+SWEEP_S = 2.0
+WARM_UP = 0.3
+"""The part of the samples that may grow: code is compiled, tables find their size."""
+
+GROWTH_LIMIT_BYTES = 8 * 1024 * 1024
+"""Of the daemon's own memory, from the middle of the run to its end, whatever its length."""
+
+RECKLESS_REQUESTS = 500
+_FAULT = re.compile(r"fault|Traceback|Error\b|ERROR|CRITICAL|[Ee]xception")
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 4,
+    "log.segment.delete.delay.ms": 0,
+}
+
+
+class Sample(NamedTuple):
+    """The daemon at one moment."""
+
+    second: float
+    own_bytes: int
+    files: int
+    sockets: int
+
+
+class Report(NamedTuple):
+    """What a run showed."""
+
+    seed: int
+    acts: dict[str, int]
+    records: dict[str, int]
+    samples: list[Sample]
+    log_lines: int
+
+    def __str__(self) -> str:
+        first, last = self.samples[0], self.samples[-1]
+        acts = ", ".join(f"{count} {name}" for name, count in sorted(self.acts.items()))
+        records = ", ".join(f"{count} {name}" for name, count in self.records.items())
+        memory = " ".join(
+            f"{sample.own_bytes / 1024 / 1024:.1f}" for sample in self.samples[:: len(self.samples) // 20 + 1]
+        )
+        lines = [
+            f"seed {self.seed}, {last.second:.0f} s, {sum(self.acts.values())} acts: {acts}",
+            f"records of each partition, written and read: {records}; {self.log_lines} lines of log",
+            f"own memory, MiB: {memory}; from the middle to the end {growth(self.samples) / 1024:+.0f} KiB",
+            f"files {first.files} at first, {last.files} at the end; sockets {first.sockets} and {last.sockets}",
+        ]
+        return "\n".join(lines)
+
+
+def look_at(pid: int, started: float) -> Sample:
+    """The daemon now."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (own_kib,) = re.findall(r"RssAnon:\s+(\d+) kB", status)
+    open_now = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            open_now.append(os.readlink(link))
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    sockets = sum(1 for target in open_now if target.startswith("socket:"))
+    return Sample(time.monotonic() - started, int(own_kib) * 1024, len(open_now) - sockets, sockets)
+
+
+def growth(samples: list[Sample]) -> int:
+    """From the first third after the warm-up to the last third."""
+    warm = samples[int(len(samples) * WARM_UP) :]
+    third = max(len(warm) // 3, 1)
+    before, after = ([sample.own_bytes for sample in part] for part in (warm[:third], warm[-third:]))
+    return int(statistics.median(after) - statistics.median(before))
+
+
+class Run:
+    """One broker and everybody around it."""
+
+    def __init__(self, broker: Broker, seed: int) -> None:
+        self.broker = broker
+        self.seed = seed
+        self.started = time.monotonic()
+        self.over = threading.Event()
+        self.samples: list[Sample] = []
+        self.acts: Counter[str] = Counter()
+        self.records: dict[str, int] = {}
+        served = served_by(broker.bootstrap)
+        self.peers = [RudePeer(broker.bootstrap, served, seed + number) for number in range(PEERS)]
+        self.own_topics = {f"of-{name}": name for name in CLIENTS}
+
+    def go(self, seconds: float) -> None:
+        """Everything that happens while the daemon runs; whatever is wrong is an exception."""
+        with RawClient(self.broker.bootstrap) as admin:
+            create(admin, *self.own_topics, partitions=PARTITIONS)
+            self._sweep(admin)
+            at_rest = self._look()
+            try_everything(self.peers[0])  # so that no codec is made for the first time later
+            with ThreadPoolExecutor(len(CLIENTS) + PEERS) as pool:
+                working = self._start(pool)
+                try:
+                    self._watch(admin, seconds, list(working.values()))
+                finally:
+                    self.over.set()
+            self.records = {name: future.result() for name, future in working.items() if name in CLIENTS}
+            self._be_reckless()
+            for peer in self.peers:
+                peer.close()
+            self._sweep(admin)
+            until(lambda: self._look().sockets <= at_rest.sockets, "every connection of the others is gone")
+            until(lambda: self._look().files <= self.samples[0].files, "every file is closed that was opened")
+            self.samples.append(self._look())
+            assert admin.ask(ApiVersionsRequest(), 0).error_code == 0
+        assert self.broker.is_running
+        assert growth(self.samples) <= GROWTH_LIMIT_BYTES, self.report()
+
+    def report(self) -> Report:
+        """What there is to tell by now."""
+        return Report(self.seed, dict(self.acts), self.records, self.samples, self.broker.log().count("\n"))
+
+    # ------------------------------------------------------------ the clients and the peers
+    def _start(self, pool: ThreadPoolExecutor) -> dict[str, Future[int]]:
+        working: dict[str, Future[int]] = {}
+        for topic, name in self.own_topics.items():
+            make = CLIENTS[name]
+            working[name] = pool.submit(
+                work, lambda make=make, topic=topic: make(self.broker.bootstrap, topic), self.seed, self.over
+            )
+        for number, peer in enumerate(self.peers):
+            working[f"rude peer {number}"] = pool.submit(self._be_rude, peer)
+        return working
+
+    def _be_rude(self, peer: RudePeer) -> int:
+        acts, weights = list(ACTS), list(ACTS.values())
+        count = 0
+        while not self.over.is_set():
+            (act,) = peer.rng.choices(acts, weights)
+            act(peer)
+            self.acts[act.__name__] += 1
+            count += 1
+        return count
+
+    def _be_reckless(self) -> None:
+        """The clients are done: now the offsets topic is anybody's too."""
+        peer = self.peers[0]
+        peer.drawer.topics = (*TOPICS, OFFSETS_TOPIC, OFFSETS_TOPIC)
+        for _ in range(RECKLESS_REQUESTS):
+            well_formed(peer)
+
+    # ------------------------------------------------------------ watching
+    def _watch(self, admin: RawClient, seconds: float, working: list[Future[int]]) -> None:
+        while time.monotonic() - self.started < seconds and not any(future.done() for future in working):
+            self.over.wait(SWEEP_S)
+            self._sweep(admin)
+            self.samples.append(self._look())
+
+    def _look(self) -> Sample:
+        return look_at(self.broker.pid, self.started)
+
+    def _sweep(self, admin: RawClient) -> None:
+        """Delete what the peers made, and make anew what they are to find."""
+        kept = {*self.own_topics, OFFSETS_TOPIC}
+        made = [topic.name for topic in admin.ask(MetadataRequest(topics=None), 12).topics if topic.name not in kept]
+        admin.ask(DeleteTopicsRequest(topic_names=made, timeout_ms=30_000), 5)
+        groups = {group.group_id for group in admin.ask(ListGroupsRequest(), 4).groups}
+        mine = {f"group-of-{topic}" for topic in self.own_topics}
+        admin.ask(DeleteGroupsRequest(groups_names=sorted(groups - mine)), 2)
+        found = [
+            CreatableTopic(
+                name=name,
+                num_partitions=2,
+                replication_factor=1,
+                configs=[CreatableTopicConfig(name="cleanup.policy", value=policy)],
+            )
+            for name, policy in (("plain", "delete"), ("compacted", "compact"))
+        ]
+        ids = [topic.topic_id for topic in admin.ask(CreateTopicsRequest(topics=found), 7).topics]
+        for peer in self.peers:
+            peer.drawer.topic_ids = [bytes(16), *ids]
+
+
+def faults(log: str) -> list[str]:
+    """Lines of the daemon's log that it should not have written; a peer that was hung up on is none."""
+    return [line for line in log.splitlines() if _FAULT.search(line) and " closing " not in line]
+
+
+def end_of(directory: Path) -> int:
+    """Where a partition's log ends, every batch of its files looked at."""
+    end = 0
+    for path in sorted(directory.glob("*.log")):
+        data = path.read_bytes()
+        size = 0
+        for position, header in headers(data):
+            assert crc_is_valid(data, position, header), f"{path} at {position}"
+            assert header.base_offset >= end, f"{path} at {position}: {header.base_offset} after {end}"
+            end, size = header.next_offset, position + header.size
+        assert size == len(data), f"{path}: {len(data) - size} bytes behind the last batch"
+    return end
+
+
+def run(broker: Broker, seed: int, seconds: float) -> Report:
+    """The whole of it, on a broker that has been started and is stopped at the end."""
+    this = Run(broker, seed)
+    this.go(seconds)
+    report = this.report()
+    broker.stop()
+    (broker.data_dir / CLEAN_SHUTDOWN).unlink()
+    broker.start()
+    broker.stop()
+    for topic, name in this.own_topics.items():
+        ends = [end_of(broker.data_dir / f"{topic}-{index}") for index in range(PARTITIONS)]
+        assert ends == [this.records[name]] * PARTITIONS, f"{topic} ends at {ends}"
+    for directory in broker.data_dir.glob(f"{OFFSETS_TOPIC}-*"):
+        end_of(directory)
+    assert not faults(broker.log()), "\n".join(faults(broker.log())[:20])
+    return report
+
+
+def main() -> None:
+    """Run for some minutes, print what it showed."""
+    parser = argparse.ArgumentParser(description="Rude peers beside working clients.")
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    with Broker(settings=SETTINGS) as broker:
+        try:
+            print(run(broker, options.seed, options.minutes * 60))
+        except BaseException:
+            kept = Path(tempfile.mkdtemp(prefix="barnabas-fuzzed-"), "broker.log")
+            kept.write_text(broker.log())
+            print(f"The broker's log is {kept}.", file=sys.stderr)
+            raise
+
+
+if __name__ == "__main__":
+    main()

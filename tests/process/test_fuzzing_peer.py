@@ -1,0 +1,91 @@
+"""Rude peers beside working clients, in short; `make fuzz MINUTES=5` is the long run of the same.
+
+FUZZ_SECONDS makes it longer, FUZZ_SEED has every peer do the same again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from barnabas.embedded import Broker
+from protocol.api import ApiKey
+from protocol.codec import encode
+from protocol.messages.metadata import ApiVersionsRequest
+from protocol.messages.produce_fetch import ProduceRequest
+from tests.process.fuzzing_peer import SETTINGS, run
+from tests.process.rude_acts import RudePeer, framed, reset
+from tests.support.kafka import needs_kafka, run_tool
+from tests.support.loading import produce_request
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "10"))
+SEED = int(os.environ.get("FUZZ_SEED") or random.randrange(2**32))
+RESETS = 50
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is looked up in /proc")
+
+
+@pytest.fixture(scope="module")
+def survivor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that has lived through a run; it is stopped, and its logs were recovered."""
+    print(f"replay with FUZZ_SEED={SEED} FUZZ_SECONDS={SECONDS:g}")
+    with Broker(tmp_path_factory.mktemp("fuzzed") / "data", settings=SETTINGS) as broker:
+        print(run(broker, SEED, SECONDS))
+        yield broker
+
+
+def test_who_works_beside_rude_peers_notices_nothing_and_nothing_is_left(survivor: Broker) -> None:
+    """ARCHITECTURE.md, invariant 11; the claims are those of `fuzzing_peer.py`, which fails with a sentence."""
+    assert not survivor.is_running
+
+
+@needs_kafka
+def test_kafkas_own_tool_reads_what_was_written_beside_rude_peers(survivor: Broker) -> None:
+    """kafka-dump-log.sh, every record opened, every index compared with its log."""
+    files = [
+        path for path in survivor.data_dir.glob("*-*/*") if path.suffix in (".log", ".index") and path.stat().st_size
+    ]
+    assert files
+    dumped = run_tool(DUMP, "--deep-iteration", "--skip-record-metadata", "--files", ",".join(map(str, files)))
+    assert dumped.returncode == 0, dumped.stderr
+    assert "isvalid: true" in dumped.stdout
+    for complaint in ("isvalid: false", "invalid bytes", "Mismatches in", "Non-consecutive offsets"):
+        assert complaint not in dumped.stdout
+
+
+@pytest.mark.parametrize("silence", ["half a frame", "a request without an answer"])
+def test_a_reset_behind_what_is_not_answered_frees_the_descriptor(silence: str) -> None:
+    """The broker has nothing to send that would fail, and the kernel tells of a reset once."""
+    with Broker() as broker:
+        peer = RudePeer(broker.bootstrap, [], 1)
+        data = framed(b"x" * 100)[:10]
+        if silence == "a request without an answer":
+            unanswered = ProduceRequest(acks=0, timeout_ms=0, topic_data=[])
+            data = framed(peer.header(ApiKey.PRODUCE, 9) + encode(unanswered, 9))
+        daemon = psutil.Process(broker.pid)
+        before = daemon.num_fds()
+        for _ in range(RESETS):
+            connection = peer.connect()
+            connection.sendall(data)
+            reset(connection)
+        with RawClient(broker.bootstrap) as client:
+            client.ask(ApiVersionsRequest(), 0)  # it was accepted behind them
+            until(lambda: daemon.num_fds() == before + 1, "only the last connection is open")
+
+
+def test_a_name_that_a_peer_makes_up_stays_on_its_line_of_the_log() -> None:
+    """Nobody writes lines into the log that look like the broker's."""
+    with Broker() as broker:
+        request = produce_request({"a\n2026 ERROR forged\x1b[2J": [b""]})
+        request.acks = 0
+        with RawClient(broker.bootstrap) as client, pytest.raises(EOFError):
+            client.ask(request, 9)
+        assert [line for line in broker.log().splitlines() if "a\\x0a2026 ERROR forged\\x1b[2J" in line]

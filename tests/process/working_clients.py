@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 import confluent_kafka
 import kafka
 
+from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.records import BatchBuilder, crc_is_valid, headers, records
 from tests.support.loading import ask_for, fetch_request, produce
@@ -142,7 +143,7 @@ class KafkaPython:
 
 
 class Raw:
-    """One connection, and one incremental fetch session as long as the client lives."""
+    """One connection, and one incremental fetch session as long as the broker keeps it."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
@@ -170,7 +171,11 @@ class Raw:
         request = fetch_request(_FETCH_VERSION, positions, max_wait_ms=int(_POLL_S * 1000))
         request.session_id, request.session_epoch = self._session_id, self._session_epoch
         answer, _ = ask_for(self._client, request, _FETCH_VERSION)
-        assert answer.error_code == 0, f"the session ended with {answer.error_code}"
+        if answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:  # others have many: begin anew, as clients do
+            self._session_id = self._session_epoch = 0
+            self._moved |= self._positions.keys()
+            return []
+        assert answer.error_code == 0, f"Fetch is answered with {answer.error_code}"
         self._session_id, self._session_epoch = answer.session_id, self._session_epoch + 1
         self._moved.clear()
         found = []

@@ -27,7 +27,7 @@ STALL_S: Final = 0.020
 ASK_EVERY_S: Final = 0.005
 AWAKE_S: Final = 0.1
 """So long the thread looks after it was woken."""
-SAY_EVERY_S: Final = 5.0
+SAY_EVERY_S: Final = 2.0
 _KEPT: Final = 16
 _DEPTH: Final = 8
 _UNSEEN: Final = "(it was over before anybody could look)"

@@ -97,10 +97,10 @@ def test_stalls_are_told_of_together_at_most_every_few_seconds(said: list[str]) 
     """Rule 4: one line for the first, one for all that came while it was too early to speak again."""
     stalls = Stalls(said.append)
     stalls.add(Stall(0.030, 0.001, "a"), 100.0)
-    stalls.add(Stall(0.090, 0.080, "b"), 101.0)
-    stalls.add(Stall(0.040, 0.002, "c"), 102.0)
+    stalls.add(Stall(0.090, 0.080, "b"), 100.5)
+    stalls.add(Stall(0.040, 0.002, "c"), 101.0)
     assert said == ["the loop stood still once, 30 ms (1 ms of processor time) in a"]
-    assert stalls.wait_s(102.0) == SAY_EVERY_S - 2.0
+    assert stalls.wait_s(101.0) == SAY_EVERY_S - 1.0
     stalls.tell(100.0 + SAY_EVERY_S)
     assert said[1:] == ["the loop stood still 2 times, at the longest 90 ms (80 ms of processor time) in b"]
     assert stalls.wait_s(106.0) is None

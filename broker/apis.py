@@ -1,4 +1,4 @@
-"""The API table of a client listener: every handler with the two or three things it needs.
+"""The API tables of the listeners, clients' and controllers': every handler with the two or three things it needs.
 
 RULES    1. Handlers are made here and nowhere else; none gets "the broker".
 NOT HERE Sockets and the order of starting (`server.py`), what an API does (`handlers/`).
@@ -18,7 +18,9 @@ from broker.coordinators.replica_log import ReplicaLog
 from broker.coordinators.runtime import CoordinatorRuntime, Host
 from broker.handlers import fetch, offsets, produce, producer_ids
 from broker.handlers.admin import AdminHandlers
+from broker.handlers.api_versions import ApiVersionsHandler
 from broker.handlers.configs import ConfigHandlers
+from broker.handlers.controller_apis import ControllerHandlers
 from broker.handlers.coordination import CoordinationHandlers
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.fetch_sessions import FetchSessions
@@ -94,7 +96,6 @@ def client_apis(
         addresses,
         authorizer,
         create_topics,
-        _SERVED_FEATURES,
         auto_create=bool(config.value("auto.create.topics.enable")),
         internal_topics=lambda name: offsets_topic if name == OFFSETS_TOPIC else None,
         partition_limit=config.number("max.request.partition.size.limit"),
@@ -102,8 +103,7 @@ def client_apis(
     sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
     ids = ProducerIds(controller, config.node_id, lambda: controller.broker_epoch)
     groups_handlers = CoordinationHandlers(groups, image, addresses, authorizer, create_topics, offsets_topic)
-    admin = AdminHandlers(controller, image, authorizer, deletion_enabled=bool(config.value("delete.topic.enable")))
-    router = Router(
+    return ApiVersionsHandler(image, _SERVED_FEATURES).table_of(
         [
             *produce.routes(ProduceHandler(replicas, purgatory.deadlines, authorizer)),
             *fetch.routes(FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))),
@@ -112,12 +112,25 @@ def client_apis(
             *metadata.routes(),
             *groups_handlers.routes(),
             *GroupOffsetsHandlers(groups, image, authorizer).routes(),
-            *admin.routes(),
+            *_admin(config, controller, authorizer).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
         ]
     )
-    metadata.serve_table_of(router)
-    return router
+
+
+def controller_apis(config: BrokerConfig, controller: Controller, authorizer: Authorizer) -> Router:
+    """The table of a listener that the cluster's other nodes connect to."""
+    return ApiVersionsHandler(lambda: controller.image, _SERVED_FEATURES).table_of(
+        [
+            *ControllerHandlers(controller, authorizer).routes(),
+            *_admin(config, controller, authorizer).routes(),
+        ]
+    )
+
+
+def _admin(config: BrokerConfig, controller: Controller, authorizer: Authorizer) -> AdminHandlers:
+    can_delete = bool(config.value("delete.topic.enable"))
+    return AdminHandlers(controller, lambda: controller.image, authorizer, deletion_enabled=can_delete)
 
 
 def _offsets_topic(config: BrokerConfig) -> CreatableTopic:

@@ -23,10 +23,11 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.addresses import Addresses
-from broker.apis import client_apis, group_runtime
+from broker.apis import client_apis, controller_apis, group_runtime
 from broker.config import BrokerConfig, Endpoint
 from broker.handlers.dispatch import Dispatcher
 from broker.housekeeping import Housekeeping
+from broker.isr_requests import IsrRequests
 from broker.network.listener import Listener
 from broker.security.authorizer import AllowAll
 from broker.timer import LoopTimer, SystemClock
@@ -36,6 +37,7 @@ from protocol.errors import KafkaError
 from replication.controller.brokers import Registration
 from replication.controller.controller import Controller
 from replication.controller.environment import Environment
+from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
 from replication.formatting import (
     ControllerEndpoint,
@@ -142,6 +144,7 @@ class Server:
         self._locks: list[Lock] = []
         self._is_stopping = False
         self.listeners: list[Listener] = []
+        self.controller_listeners: list[Listener] = []
         self.failure: str | None = None
         """Why the node ended, when nobody asked it to."""
 
@@ -155,7 +158,9 @@ class Server:
         self._ready = ready
         try:
             self._dispatcher = Dispatcher(self._watchdog)
-            self._bind()
+            self._controller_dispatcher = Dispatcher(self._watchdog)
+            self._bind(self._config.listeners, self._dispatcher, self.listeners)
+            self._bind(self._config.controller_listeners, self._controller_dispatcher, self.controller_listeners)
             identity = self._take_directories()
             self._build(identity)
             self._lead(identity)
@@ -164,19 +169,19 @@ class Server:
         except KafkaError as error:
             raise StartError(error.message or error.code.name) from None
 
-    def _bind(self) -> None:
+    def _bind(self, endpoints: list[Endpoint], dispatcher: Dispatcher, listeners: list[Listener]) -> None:
         settings = self._config.socket_settings()
-        for endpoint in self._config.listeners:
+        for endpoint in endpoints:
             try:
                 listener = Listener(
-                    self._loop, endpoint.name, endpoint.host, endpoint.port, self._dispatcher.dispatch, settings
+                    self._loop, endpoint.name, endpoint.host, endpoint.port, dispatcher.dispatch, settings
                 )
             except OSError as error:
                 raise StartError(
                     f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror or error}; "
                     "choose another address with --listen or the setting listeners"
                 ) from None
-            self.listeners.append(listener)
+            listeners.append(listener)
 
     def _take_directories(self) -> Identity:
         config, disk = self._config, self._disk
@@ -210,7 +215,9 @@ class Server:
             pass
         self._metadata_log = open_metadata_log(self._disk, self._log_manager.engine_factory, identity, self._worker)
         self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
-        self._controller = Controller(self._metadata_log, self._environment())
+        sessions = Sessions(self._deadlines, config.number("broker.session.timeout.ms"))
+        sessions.on_silence = self._fell_silent
+        self._controller = Controller(self._metadata_log, self._environment(), sessions)
         self._replicas = ReplicaManager(
             self._log_manager,
             self._worker,
@@ -221,6 +228,7 @@ class Server:
             config.number("replica.lag.time.max.ms"),
         )
         self._replicas.on_directory_failed = self._directory_failed
+        self._replicas.on_isr_wanted = IsrRequests(self._controller, config.node_id, self._clock).want
         self._groups = group_runtime(config, self._replicas, self._deadlines, self._clock)
         self._controller.on_image = self._image_changed
         self._housekeeping = Housekeeping(
@@ -229,6 +237,8 @@ class Server:
         wildcards = frozenset(
             e.name for e in config.listeners if e.is_wildcard and e.name not in config.advertised_listeners
         )
+        authorizer = AllowAll()
+        self._controller_dispatcher.serve(controller_apis(config, self._controller, authorizer))
         self._dispatcher.serve(
             client_apis(
                 config,
@@ -237,7 +247,7 @@ class Server:
                 self._groups,
                 self._purgatory,
                 Addresses(config.node_id, wildcards),
-                AllowAll(),
+                authorizer,
             )
         )
 
@@ -269,15 +279,17 @@ class Server:
         controller = self._controller_address()
         endpoints = (RegisteredEndpoint(controller.listener, controller.host, controller.port, _PLAINTEXT),)
         self._controller.start(registration, endpoints, wall_ms=self._clock.wall_ms(), ready=self._serve)
+        self._controller.await_heartbeats(self._clock.mono_ms())
 
     def _serve(self) -> None:
         """The metadata are published and the partitions ready: answer clients."""
         strays = self._replicas.set_strays_aside()
         if strays:
             _log.warning("set aside what belongs to no topic of this cluster: %s", ", ".join(strays))
-        for listener in self.listeners:
+        everybody = self.listeners + self.controller_listeners
+        for listener in everybody:
             listener.start()
-        self._housekeeping.start(self.listeners)
+        self._housekeeping.start(everybody)
         self._ready()
 
     # ------------------------------------------------------------ addresses
@@ -291,8 +303,10 @@ class Server:
         return RegisteredEndpoint(listener.name, host, listener.port, _PLAINTEXT)
 
     def _controller_address(self) -> ControllerEndpoint:
-        for endpoint in self._config.controller_listeners:
-            return ControllerEndpoint(endpoint.name, endpoint.host or "localhost", endpoint.port)
+        """Where this controller is reached; without a listener, where it would be: a quorum's record needs an address."""
+        for listener in self.controller_listeners:
+            told = self._registered(listener)
+            return ControllerEndpoint(told.listener, told.host, told.port)
         names = self._config.controller_listener_names
         return ControllerEndpoint(names[0] if names else "CONTROLLER", "localhost", _CONTROLLER_PORT)
 
@@ -303,6 +317,10 @@ class Server:
     def _image_changed(self, image: MetadataImage, changes: Changes) -> None:
         self._replicas.apply(image, changes, self._clock.mono_ms())
         self._groups.image_changed(changes, image, self._config.node_id)
+
+    def _fell_silent(self, broker_id: int) -> None:
+        _log.warning("broker %d was not heard for too long: it is fenced", broker_id)
+        self._controller.fence_silent(broker_id, wall_ms=self._clock.wall_ms())
 
     def _directory_failed(self, directory: str, error: StorageError) -> None:
         _log.error("log directory %s is offline: %s", directory, error)
@@ -326,7 +344,7 @@ class Server:
             return
         self._is_stopping = True
         _log.info("shutting down")
-        for listener in self.listeners:
+        for listener in self.listeners + self.controller_listeners:
             listener.close()
         self._housekeeping.stop()
         self._groups.close()
@@ -345,7 +363,7 @@ class Server:
 
     def abandon(self) -> None:
         """Let go of what is still held, however far the start came."""
-        for listener in self.listeners:
+        for listener in self.listeners + self.controller_listeners:
             listener.close()
         for lock in self._locks:
             lock.release()

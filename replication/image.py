@@ -52,6 +52,35 @@ class PartitionState(NamedTuple):
     last_known_leaders: tuple[int, ...] = ()
     leader_recovery_state: int = 0
 
+    def after(self, record: stored.PartitionChangeRecord) -> PartitionState:
+        """The same partition changed."""
+        replicas = self.replicas if record.replicas is None else tuple(record.replicas)
+        if record.directories is not None:
+            directories = tuple(record.directories)
+        elif record.replicas is None:
+            directories = self.directories
+        else:
+            known = dict(zip(self.replicas, self.directories, strict=False))
+            directories = tuple(known.get(replica, UNASSIGNED_DIRECTORY) for replica in replicas)
+        is_led = record.leader != UNCHANGED_LEADER
+        return PartitionState(
+            replicas,
+            self.isr if record.isr is None else tuple(record.isr),
+            record.leader if is_led else self.leader,
+            self.leader_epoch + 1 if is_led else self.leader_epoch,
+            self.partition_epoch + 1,
+            directories,
+            _changed(self.adding, record.adding_replicas),
+            _changed(self.removing, record.removing_replicas),
+            _changed(self.eligible_leaders, record.eligible_leader_replicas),
+            _changed(self.last_known_leaders, record.last_known_elr),
+            self.leader_recovery_state if record.leader_recovery_state == -1 else record.leader_recovery_state,
+        )
+
+
+def _changed(old: tuple[int, ...], new: list[int] | None) -> tuple[int, ...]:
+    return old if new is None else tuple(new)
+
 
 class TopicImage:
     """A topic and its partitions, by index in ascending order."""
@@ -369,28 +398,7 @@ class _Draft:
         partitions = self._partitions_of(topic_id)
         old = partitions.get(index)
         assert old is not None, f"partition {index} of {topic_id.hex()} changed that is not there"
-        replicas = old.replicas if record.replicas is None else tuple(record.replicas)
-        if record.directories is not None:
-            directories = tuple(record.directories)
-        elif record.replicas is None:
-            directories = old.directories
-        else:
-            known = dict(zip(old.replicas, old.directories, strict=False))
-            directories = tuple(known.get(replica, UNASSIGNED_DIRECTORY) for replica in replicas)
-        is_led = record.leader != UNCHANGED_LEADER
-        partitions[index] = PartitionState(
-            replicas,
-            old.isr if record.isr is None else tuple(record.isr),
-            record.leader if is_led else old.leader,
-            old.leader_epoch + 1 if is_led else old.leader_epoch,
-            old.partition_epoch + 1,
-            directories,
-            old.adding if record.adding_replicas is None else tuple(record.adding_replicas),
-            old.removing if record.removing_replicas is None else tuple(record.removing_replicas),
-            old.eligible_leaders if record.eligible_leader_replicas is None else tuple(record.eligible_leader_replicas),
-            old.last_known_leaders if record.last_known_elr is None else tuple(record.last_known_elr),
-            old.leader_recovery_state if record.leader_recovery_state == -1 else record.leader_recovery_state,
-        )
+        partitions[index] = old.after(record)
         self._touch(topic_id, index)
 
     def clear_elr(self, record: stored.ClearElrRecord) -> None:

@@ -1,4 +1,4 @@
-"""Where things are: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, answered from the image.
+"""Where things are: Metadata, DescribeCluster, DescribeTopicPartitions, answered from the image.
 
 RULES    1. Answers come from the image alone; nobody is asked.
          2. A topic that makes itself is made through the controller like any other, and the answer waits until its
@@ -10,20 +10,16 @@ NOT HERE Changing anything (`admin.py`, `replication/controller`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from broker.addresses import Addresses
-from broker.handlers.router import Pending, RequestContext, Route, Router
+from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from broker.security.operations import NOT_ASKED, authorized_operations
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.metadata import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
     Cursor,
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -32,20 +28,17 @@ from protocol.messages.metadata import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
-    FinalizedFeatureKey,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
-    SupportedFeatureKey,
 )
 from protocol.primitives import ZERO_UUID
 from replication.image import MetadataImage, PartitionState, TopicImage
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _BROKERS, _CONTROLLERS = 1, 2
 
 CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None]
@@ -61,7 +54,6 @@ class MetadataHandlers:
         addresses: Addresses,
         authorizer: Authorizer,
         create_topics: CreateTopics,
-        features: dict[str, tuple[int, int]],
         *,
         auto_create: bool,
         internal_topics: Callable[[str], CreatableTopic | None],
@@ -71,57 +63,17 @@ class MetadataHandlers:
         self._addresses = addresses
         self._authorizer = authorizer
         self._create_topics = create_topics
-        self._features = features
         self._auto_create = auto_create
         self._internal_topics = internal_topics
         self._partition_limit = partition_limit
-        self._router: Router | None = None
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
         return [
-            Route(ApiKey.API_VERSIONS, 0, 4, self.api_versions),
             Route(ApiKey.METADATA, 0, 13, self.metadata),
             Route(ApiKey.DESCRIBE_CLUSTER, 0, 2, self.describe_cluster),
             Route(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, self.describe_topic_partitions),
         ]
-
-    def serve_table_of(self, router: Router) -> None:
-        """Name the table that ApiVersions shows; it holds this module's rows too, so it comes later."""
-        self._router = router
-
-    # ------------------------------------------------------------ ApiVersions
-    def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        """The table, and the features of the cluster; an unknown version gets the table and UNSUPPORTED_VERSION."""
-        assert self._router is not None
-        version = context.api_version
-        if version > 4:
-            own = self._router.table[ApiKey.API_VERSIONS]
-            row = ApiVersion(api_key=own.api_key, min_version=own.min_version, max_version=own.max_version)
-            return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[row])
-        if version >= 3 and not (
-            _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
-        ):
-            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-        image = self._image()
-        return ApiVersionsResponse(
-            error_code=0,
-            api_keys=[
-                ApiVersion(api_key=key, min_version=lowest, max_version=highest)
-                for key, lowest, highest in self._router.advertised()
-            ],
-            supported_features=[
-                SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-                for name, (lowest, highest) in sorted(self._features.items())
-                if lowest > 0 or version >= 4  # KAFKA-17492: old clients cannot read a lowest level of 0
-            ],
-            finalized_features_epoch=image.offset,
-            finalized_features=[
-                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-                for name, level in sorted(image.features.items())
-                if name in self._features
-            ],
-        )
 
     # ------------------------------------------------------------ Metadata
     def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse | Pending:

@@ -36,12 +36,7 @@ def placed(image: MetadataImage, placer: Placer, replication_factor: int) -> Ass
         KafkaError: INVALID_REPLICATION_FACTOR.
     """
     replicas = placer.place(replication_factor)
-    isr = _active(image, replicas)
-    if not isr:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced or in controlled shutdown."
-        )
-    return Assignment(replicas, isr)
+    return Assignment(replicas, _active(image, replicas))
 
 
 def all_by_hand(image: MetadataImage, wanted: Sequence[tuple[int, list[int]]]) -> list[Assignment]:

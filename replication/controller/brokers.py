@@ -1,10 +1,11 @@
-"""Decisions on brokers: registration, becoming active, leaving, blocks of producer ids.
+"""Decisions on brokers: registration, the beginning and the end of this node's own, blocks of producer ids.
 
 RULES    1. A broker's epoch is the offset of the first record of the batch that registers it; every request that
             names an older one is refused.
-         2. A broker registers fenced and is unfenced when it has caught up; leaders are elected then.
-         3. Checks and sentences are Apache Kafka 4.3's (ClusterControlManager, ProducerIdControlManager).
-NOT HERE Sessions and heartbeats of other brokers; elections (`elections.py`).
+         2. A broker registers fenced; the same process may register again and stays what it is, under its epoch.
+         3. Another process cannot have the number of a broker that lives.
+         4. Checks and sentences are Apache Kafka 4.3's (ClusterControlManager, ProducerIdControlManager).
+NOT HERE Heartbeats (`heartbeats.py`), elections (`elections.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.quorum import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from protocol.messages.quorum import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    BrokerRegistrationRequest,
+)
 from protocol.messages.stored import (
     BrokerEndpoint,
     BrokerFeature,
@@ -22,16 +27,15 @@ from protocol.messages.stored import (
     RegisterControllerRecord,
 )
 from protocol.primitives import uuid_text
-from replication.controller.elections import elect_leaders, restart
+from replication.controller.elections import leave_in_peace, restart
 from replication.controller.environment import Environment
-from replication.image import Endpoint, MetadataImage
+from replication.controller.heartbeats import FIRST_WITH_CORDONS, cordon, unfence
+from replication.image import METADATA_VERSION, BrokerImage, Endpoint, MetadataImage
 from replication.metadata_records import Versioned
 from replication.state_machine import Decision
 
 PRODUCER_ID_BLOCK = 1000
 MAX_PRODUCER_ID = 2**63 - 1
-FIRST_WITH_CORDONS = 30
-"""The metadata.version from which directories can be cordoned, and RegisterBroker has version 4."""
 
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     "group.version": (0, 1),
@@ -59,61 +63,119 @@ class Registration(NamedTuple):
     features: dict[str, tuple[int, int]] = SUPPORTED_FEATURES
     previous_epoch: int = -1
     """The epoch under which its last process ended cleanly; -1: it did not."""
+    is_migrating: bool = False
+    """Whether it comes from a cluster with ZooKeeper."""
 
 
-def register(image: MetadataImage, registration: Registration, *, next_offset: int) -> Decision[int]:
+def registration_of(request: BrokerRegistrationRequest) -> Registration:
+    """What a request says."""
+    return Registration(
+        broker_id=request.broker_id,
+        cluster_id=request.cluster_id,
+        incarnation_id=request.incarnation_id,
+        endpoints=tuple(Endpoint(e.name, e.host, e.port, e.security_protocol) for e in request.listeners),
+        directories=tuple(request.log_dirs),
+        rack=request.rack,
+        features={f.name: (f.min_supported_version, f.max_supported_version) for f in request.features},
+        previous_epoch=request.previous_broker_epoch,
+        is_migrating=request.is_migrating_zk_broker,
+    )
+
+
+def register(
+    image: MetadataImage,
+    environment: Environment,
+    registration: Registration,
+    *,
+    next_offset: int,
+    is_alive: bool = False,
+) -> Decision[int]:
     """Decide on a registration; the reply is the broker's epoch.
+
+    Args:
+        image: the newest.
+        environment: of the controller.
+        registration: what the broker says.
+        next_offset: where the records will stand.
+        is_alive: whether the broker that has the number now is heard of.
 
     Raises:
         KafkaError: the broker does not fit into this cluster.
     """
-    _check(image, registration)
     broker_id = registration.broker_id
     before = image.brokers.get(broker_id)
+    is_same = before is not None and before.incarnation_id == registration.incarnation_id
+    _check(image, registration, is_taken=is_alive and not is_same)
     records: list[Versioned] = []
-    epoch = next_offset
-    if before is not None:
-        if before.incarnation_id == registration.incarnation_id:
-            epoch = before.epoch
-        else:
-            records += restart(image, broker_id, was_clean=before.epoch == registration.previous_epoch)
+    if not is_same:
+        was_clean = before is not None and before.epoch == registration.previous_epoch
+        records += restart(image, environment, broker_id, was_clean=was_clean)
+        before = None
+    epoch = next_offset if before is None else before.epoch
     version = 4 if image.metadata_version >= FIRST_WITH_CORDONS else 3
-    records.append((_registration_record(registration, epoch), version))
-    return Decision(records, epoch)
+    records.append((_registration_record(registration, epoch, before), version))
+    return Decision(records, epoch, is_atomic=False)
 
 
-def _check(image: MetadataImage, registration: Registration) -> None:
+def _check(image: MetadataImage, registration: Registration, *, is_taken: bool) -> None:
     if registration.cluster_id != image.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"Expected cluster ID {image.cluster_id}, but got cluster ID {registration.cluster_id}",
         )
-    directories = registration.directories
-    problem = None
-    if not directories:
-        problem = "No directories specified in request"
-    elif any(int.from_bytes(directory, "big") < _RESERVED_IDS for directory in directories):
-        problem = "Reserved directory ID in request"
-    elif len(set(directories)) < len(directories):
-        problem = "Duplicate directory ID in request"
-    else:
-        for other in image.brokers.values():
-            shared = set(other.directories) & set(directories) if other.broker_id != registration.broker_id else set()
-            if shared:
-                problem = f"Broker {other.broker_id} is already registered with directory {uuid_text(min(shared))}"
+    if is_taken:
+        raise KafkaError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            "Another broker is registered with that broker id. If the broker was recently restarted this should "
+            "self-resolve once the heartbeat manager expires the broker's session.",
+        )
+    if registration.is_migrating:
+        sentence = "Controller does not support registering ZK brokers."
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, sentence)
+    problem = _problem_of_directories(image, registration)
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, problem)
+    _check_features(image, registration.features)
+
+
+def _problem_of_directories(image: MetadataImage, registration: Registration) -> str | None:
+    directories = registration.directories
+    if not directories:
+        return "No directories specified in request"
+    if any(int.from_bytes(directory, "big") < _RESERVED_IDS for directory in directories):
+        return "Reserved directory ID in request"
+    if len(set(directories)) < len(directories):
+        return "Duplicate directory ID in request"
+    for other in image.brokers.values():
+        shared = set(other.directories) & set(directories) if other.broker_id != registration.broker_id else set()
+        if shared:
+            return f"Broker {other.broker_id} is already registered with directory {uuid_text(min(shared))}"
+    return None
+
+
+def _check_features(image: MetadataImage, features: dict[str, tuple[int, int]]) -> None:
+    """Levels in force must be among those that the broker knows; what it does not name it does not know."""
+    for name, (lowest, highest) in features.items():
+        _check_feature(name, image.features.get(name, 0), lowest, highest)
+    if METADATA_VERSION not in features:
+        sentence = f"Request features do not contain '{METADATA_VERSION}'"
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, sentence)
     for name, level in image.features.items():
-        lowest, highest = registration.features.get(name, (0, 0))
-        if not lowest <= level <= highest:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"Unable to register because the broker does not support finalized version {level} of {name}. "
-                f"The broker wants a version between {lowest} and {highest}, inclusive.",
-            )
+        if name not in features:
+            _check_feature(name, level, 0, 0)
 
 
-def _registration_record(registration: Registration, epoch: int) -> RegisterBrokerRecord:
+def _check_feature(name: str, level: int, lowest: int, highest: int) -> None:
+    if not lowest <= level <= highest:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"Unable to register because the broker does not support finalized version {level} of {name}. "
+            f"The broker wants a version between {lowest} and {highest}, inclusive.",
+        )
+
+
+def _registration_record(registration: Registration, epoch: int, before: BrokerImage | None) -> RegisterBrokerRecord:
+    """The record; `before` is what the same process registered earlier."""
     return RegisterBrokerRecord(
         broker_id=registration.broker_id,
         incarnation_id=registration.incarnation_id,
@@ -121,7 +183,8 @@ def _registration_record(registration: Registration, epoch: int) -> RegisterBrok
         end_points=_endpoints(registration.endpoints),
         features=_features(registration.features),
         rack=registration.rack,
-        fenced=True,
+        fenced=before is None or before.is_fenced,
+        in_controlled_shutdown=before is not None and before.is_shutting_down,
         log_dirs=sorted(registration.directories),
     )
 
@@ -151,31 +214,24 @@ def controller_record(node_id: int, incarnation_id: bytes, endpoints: tuple[Endp
     return record, 0
 
 
-def unfence(image: MetadataImage, broker_id: int) -> Decision[None]:
-    """Make a registered broker active: clients see it, and it leads where nobody else does."""
-    broker = image.brokers[broker_id]
+def begin(image: MetadataImage, environment: Environment) -> Decision[None]:
+    """Make this node's own broker active as soon as it is registered: it reads what it writes."""
+    broker = image.brokers[environment.node_id]
     records: list[Versioned] = []
     if broker.is_fenced:
-        change = BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, fenced=-1)
-        records.append((change, 0))
-        records += elect_leaders(image, broker_id)
-    if broker.cordoned_directories is None and image.metadata_version >= FIRST_WITH_CORDONS:
-        told = BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, cordoned_log_dirs=[])
-        records.append((told, 3))
-    return Decision(records, None)
+        records += unfence(image, environment, broker)
+    if image.metadata_version >= FIRST_WITH_CORDONS:
+        records += cordon(broker, list(broker.cordoned_directories or ()))
+    return Decision(records, None, is_atomic=False)
 
 
-def fence_at_end(image: MetadataImage, broker_id: int) -> Decision[None]:
-    """Note that a broker's process ends in peace, so that nobody waits for its session to run out.
-
-    Its partitions stay as they are: nobody else holds them, and it begins again where it ended.
-    """
-    broker = image.brokers.get(broker_id)
+def end(image: MetadataImage, environment: Environment) -> Decision[None]:
+    """Note that this node's own broker ends in peace, so that nobody waits for its session to run out."""
+    broker = image.brokers.get(environment.node_id)
     if broker is None or broker.is_fenced:
         return Decision([], None)
-    return Decision(
-        [(BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, fenced=1), 0)], None
-    )
+    change = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=1)
+    return Decision([*leave_in_peace(image, environment), (change, 0)], None, is_atomic=False)
 
 
 def allocate_producer_ids(

@@ -6,7 +6,10 @@ RULES    1. Decisions look at the newest image, which holds all that was decided
             reply given. A refusal is answered when all that was decided before it is committed.
          3. The first image published is the one in which this node's own broker is active.
          4. After a failure of the metadata log nothing is published and nothing answered any more.
-NOT HERE The decisions (`topics.py`, `settings.py`, `brokers.py`), the log (`metadata_log.py`), other controllers.
+         5. This node's own broker is registered and active from the start and lives while the process does; others
+            register, send heartbeats, and are fenced when they fall silent.
+NOT HERE The decisions (`topics.py`, `settings.py`, `brokers.py`, `heartbeats.py`, `isr_changes.py`), the log
+         (`metadata_log.py`), other controllers.
 """
 
 from __future__ import annotations
@@ -16,13 +19,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     IncrementalAlterConfigsRequest,
 )
-from protocol.messages.quorum import AllocateProducerIdsRequest
+from protocol.messages.quorum import (
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
 from protocol.messages.stored import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -34,12 +45,16 @@ from protocol.schema import Message
 from replication.controller.brokers import (
     Registration,
     allocate_producer_ids,
+    begin,
     controller_record,
-    fence_at_end,
+    end,
     register,
-    unfence,
+    registration_of,
 )
 from replication.controller.environment import Environment
+from replication.controller.heartbeats import Standing, fence, heartbeat
+from replication.controller.isr_changes import alter_partitions
+from replication.controller.sessions import Sessions
 from replication.controller.settings import MIN_ISR, alter_settings
 from replication.controller.topics import create_partitions, create_topics, delete_topics
 from replication.image import ELIGIBLE_LEADERS, Changes, Endpoint, MetadataImage, ResourceType
@@ -56,6 +71,7 @@ _DECISIONS: dict[type[Message], Decide] = {
     CreatePartitionsRequest: create_partitions,
     IncrementalAlterConfigsRequest: alter_settings,
     AllocateProducerIdsRequest: allocate_producer_ids,
+    AlterPartitionRequest: alter_partitions,
 }
 _UNSEEN = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 
@@ -74,9 +90,10 @@ class _Pending:
 class Controller:
     """The active controller of a cluster whose metadata log it leads."""
 
-    def __init__(self, log: MetadataLog, environment: Environment) -> None:
+    def __init__(self, log: MetadataLog, environment: Environment, sessions: Sessions) -> None:
         self._log = log
         self._environment = environment
+        self._sessions = sessions
         self._newest = log.image
         self._pending: deque[_Pending] = deque()
         self._is_announced = False
@@ -114,10 +131,10 @@ class Controller:
         if log.bootstrap:
             self._write(self._bootstrap(log.bootstrap), _nothing, wall_ms)
         self._write([controller_record(node_id, registration.incarnation_id, endpoints)], _nothing, wall_ms)
-        registered = register(self._newest, registration, next_offset=log.next_offset)
+        registered = register(self._newest, self._environment, registration, next_offset=log.next_offset)
         self._write(registered.records, _nothing, wall_ms, is_atomic=False)
-        unfenced = unfence(self._newest, registration.broker_id)
-        self._write(unfenced.records, partial(self._announce, ready), wall_ms, is_atomic=False)
+        begun = begin(self._newest, self._environment)
+        self._write(begun.records, partial(self._announce, ready), wall_ms, is_atomic=begun.is_atomic)
 
     def _bootstrap(self, records: Sequence[Versioned]) -> list[Versioned]:
         """A new cluster's first records, as one transaction; where eligible leaders are on, min.insync.replicas too."""
@@ -140,10 +157,67 @@ class Controller:
         decision = _DECISIONS[type(request)](self._newest, self._environment, request)
         self._write(decision.records, partial(reply, decision.reply), wall_ms, is_atomic=decision.is_atomic)
 
+    # ------------------------------------------------------------ other brokers
+    def await_heartbeats(self, mono_ms: int) -> None:
+        """From now on, who is active must be heard of."""
+        for broker_id, broker in self._newest.brokers.items():
+            if broker_id != self._environment.node_id and not broker.is_fenced:
+                self._sessions.heard(broker_id, broker.epoch, mono_ms)
+
+    def register_broker(self, request: BrokerRegistrationRequest, *, wall_ms: int, reply: Reply) -> None:
+        """Decide on the registration of another node's broker."""
+        broker_id = request.broker_id
+        before = self._newest.brokers.get(broker_id)
+        is_own = broker_id == self._environment.node_id
+        next_offset = self._log.next_offset
+        try:
+            decision = register(
+                self._newest,
+                self._environment,
+                registration_of(request),
+                next_offset=next_offset,
+                is_alive=before is not None and (is_own or self._sessions.is_alive(broker_id, before.epoch)),
+            )
+        except KafkaError as refusal:
+            self._write([], partial(reply, BrokerRegistrationResponse(error_code=refusal.code)), wall_ms)
+            return
+        self._sessions.begin(broker_id, decision.reply, next_offset + len(decision.records) - 1)
+        answer = BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=decision.reply)
+        self._write(decision.records, partial(reply, answer), wall_ms, is_atomic=decision.is_atomic)
+
+    def heartbeat(self, request: BrokerHeartbeatRequest, *, wall_ms: int, mono_ms: int, reply: Reply) -> None:
+        """Decide on what another node's broker says of itself."""
+        broker_id = request.broker_id
+        broker = self._newest.brokers.get(broker_id)
+        if broker is None or broker.epoch != request.broker_epoch:
+            answer = BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            self._write([], partial(reply, answer), wall_ms)
+            return
+        if broker_id == self._environment.node_id:  # it lives in this process: nobody else speaks for it
+            answer = BrokerHeartbeatResponse(error_code=ErrorCode.NONE, is_caught_up=True, is_fenced=broker.is_fenced)
+            self._write([], partial(reply, answer), wall_ms)
+            return
+        session = self._sessions.heard(broker_id, broker.epoch, mono_ms)
+        standing, decision = heartbeat(self._newest, self._environment, self._sessions, session, request)
+        session.metadata_offset = request.current_metadata_offset
+        self._write(decision.records, partial(reply, decision.reply), wall_ms, is_atomic=decision.is_atomic)
+        if standing is Standing.LEAVING:
+            session.leaves(self._newest.offset)
+        elif standing is not Standing.ACTIVE:
+            session.stays()
+
+    def fence_silent(self, broker_id: int, *, wall_ms: int) -> None:
+        """A broker's session has ended: it is taken out of its partitions."""
+        broker = self._newest.brokers.get(broker_id)
+        if broker is None or broker.is_fenced:
+            return
+        self._sessions.of(broker_id, broker.epoch).stays()
+        self._write(fence(self._newest, self._environment, broker), _nothing, wall_ms, is_atomic=False)
+
     def stop(self, *, wall_ms: int, done: Callable[[], None]) -> None:
         """Note that this node's broker ends in peace; `done` when that is committed."""
-        decision = fence_at_end(self._newest, self._environment.node_id)
-        self._write(decision.records, done, wall_ms)
+        decision = end(self._newest, self._environment)
+        self._write(decision.records, done, wall_ms, is_atomic=decision.is_atomic)
 
     @property
     def broker_epoch(self) -> int:

@@ -1,101 +1,153 @@
-"""Who leads a partition after a broker came or went.
+"""Who leads and who is in sync after a broker came, went, or lost a directory: one look over all partitions.
 
-RULES    1. Only an active broker becomes leader: one of the ISR in the order of the replicas, else an eligible leader
-            replica (KIP-966), else, where both are empty, the last known leader, which may have lost records
-            and therefore begins in recovery.
-         2. Naming a leader begins a new leader epoch, also when it is the one that led before.
-         3. The last of an ISR stays in it when its broker goes: it holds all that was acknowledged.
-NOT HERE Elections that a client asks for; unclean ones that a topic's setting allows.
+RULES    1. Only an active broker leads, and only from a directory that it still has.
+         2. A broker that goes leaves every ISR; one that comes leads where nobody else does. What that makes of one
+            partition is one rule for all (`partition_changes.py`).
+         3. Partitions that this node's own broker holds alone stay with it over its restart (decision 0013).
+NOT HERE Elections that a client asks for; leaders moved back to the preferred replica.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from protocol.messages.stored import PartitionChangeRecord
 from replication.controller.assignments import partition_version
-from replication.image import NO_LEADER, MetadataImage, PartitionState
+from replication.controller.environment import Environment
+from replication.controller.partition_changes import MayLead, TopicRules, change_of
+from replication.controller.settings import MIN_ISR, UNCLEAN_ELECTION, setting_of
+from replication.image import NO_LEADER, UNASSIGNED_DIRECTORY, MetadataImage, PartitionState, TopicImage
 from replication.metadata_records import Versioned
 
-_RECOVERING = 1
+_MIGRATING_DIRECTORY = bytes(16)
 
-IsActive = Callable[[int], bool]
-
-
-def elect(topic_id: bytes, index: int, state: PartitionState, is_active: IsActive) -> PartitionChangeRecord | None:
-    """A leader for a partition that has none; None when nobody can."""
-    change = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
-    for replica in state.replicas:
-        if replica in state.isr and is_active(replica):
-            change.leader = replica
-            return change
-    for replica in state.replicas:
-        if replica in state.eligible_leaders and is_active(replica):
-            change.leader = replica
-            change.isr = [replica]
-            change.eligible_leader_replicas = [r for r in state.eligible_leaders if r != replica]
-            change.last_known_elr = []
-            return change
-    last = state.last_known_leaders
-    if not state.isr and not state.eligible_leaders and len(last) == 1 and is_active(last[0]):
-        change.leader = last[0]
-        change.isr = [last[0]]
-        change.last_known_elr = []
-        change.leader_recovery_state = _RECOVERING
-        return change
-    return None
+Concerns = Callable[[PartitionState], bool]
 
 
-def elect_leaders(image: MetadataImage, arrived: int) -> list[Versioned]:
+def rules_of(image: MetadataImage, environment: Environment, topic: TopicImage) -> TopicRules:
+    """What counts for changes of a topic's partitions."""
+    replication_factor = len(topic.partitions[0].replicas)
+    return TopicRules(
+        min(int(setting_of(image, environment, topic.name, MIN_ISR)), replication_factor),
+        image.has_eligible_leaders,
+        setting_of(image, environment, topic.name, UNCLEAN_ELECTION) == "true",
+    )
+
+
+def can_lead(image: MetadataImage, state: PartitionState, is_there: MayLead) -> MayLead:
+    """Who of those that `is_there` names can lead a partition (rule 1)."""
+    return lambda broker_id: is_there(broker_id) and _has_directory(image, state, broker_id)
+
+
+def _has_directory(image: MetadataImage, state: PartitionState, broker_id: int) -> bool:
+    directories = image.brokers[broker_id].directories
+    for replica, directory in zip(state.replicas, state.directories, strict=False):
+        if replica == broker_id:
+            return not directories or directory in (*directories, UNASSIGNED_DIRECTORY, _MIGRATING_DIRECTORY)
+    return True
+
+
+def is_active(image: MetadataImage, broker_id: int) -> bool:
+    """Whether a broker is registered and active."""
+    broker = image.brokers.get(broker_id)
+    return broker is not None and broker.is_active
+
+
+def broker_arrived(image: MetadataImage, environment: Environment, arrived: int) -> list[Versioned]:
     """Leaders for the partitions without one that the broker `arrived` holds; it counts as active."""
 
-    def is_active(broker_id: int) -> bool:
-        return broker_id == arrived or (broker_id in image.brokers and image.brokers[broker_id].is_active)
+    def is_there(broker_id: int) -> bool:
+        return broker_id == arrived or is_active(image, broker_id)
 
+    def concerns(state: PartitionState) -> bool:
+        return state.leader == NO_LEADER and arrived in state.replicas
+
+    return _changes(image, environment, concerns, is_there)
+
+
+def broker_left(
+    image: MetadataImage, environment: Environment, gone: int, concerns: Concerns | None = None
+) -> list[Versioned]:
+    """What becomes of the partitions that a broker led or followed; `concerns` says of which, None: of all."""
+    return _changes(image, environment, concerns or (lambda state: gone in state.isr), _others(image, gone), gone=gone)
+
+
+def directory_left(image: MetadataImage, environment: Environment, broker_id: int, directory: bytes) -> list[Versioned]:
+    """What becomes of the partitions that a broker kept in a directory that failed."""
+
+    def concerns(state: PartitionState) -> bool:
+        return (broker_id, directory) in zip(state.replicas, state.directories, strict=False)
+
+    return broker_left(image, environment, broker_id, concerns)
+
+
+def restart(image: MetadataImage, environment: Environment, broker_id: int, *, was_clean: bool) -> list[Versioned]:
+    """What a broker's new process means for the partitions that the old one led or followed."""
+    is_own = broker_id == environment.node_id
+    forgets = not was_clean and image.has_eligible_leaders
+
+    def concerns(state: PartitionState) -> bool:
+        if is_own and len(state.replicas) == 1:
+            return False
+        return broker_id in state.isr or (forgets and broker_id in state.eligible_leaders)
+
+    lost = broker_id if forgets else NO_LEADER
+    records = _changes(image, environment, concerns, _others(image, broker_id), gone=broker_id, lost=lost)
+    return records + _lead_on(image, broker_id) if is_own and not was_clean else records
+
+
+def _lead_on(image: MetadataImage, broker_id: int) -> list[Versioned]:
+    """Rule 3: a new leader epoch, since records may be gone that somebody has read."""
+    return [
+        (PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id), partition_version(image))
+        for topic, index, state in _partitions(image)
+        if state.replicas == (broker_id,) and state.leader == broker_id
+    ]
+
+
+def leave_in_peace(image: MetadataImage, environment: Environment) -> list[Versioned]:
+    """What the end of this node's own broker means for partitions that others hold too (rule 3)."""
+    own = environment.node_id
+    return broker_left(image, environment, own, lambda state: own in state.isr and len(state.replicas) > 1)
+
+
+def leads_any(image: MetadataImage, broker_id: int) -> bool:
+    """Whether a broker leads a partition."""
+    return any(state.leader == broker_id for _, _, state in _partitions(image))
+
+
+def _others(image: MetadataImage, broker_id: int) -> MayLead:
+    return lambda other: other != broker_id and is_active(image, other)
+
+
+def _partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionState]]:
+    for topic in image.topics_by_id.values():
+        for index, state in topic.partitions.items():
+            yield topic, index, state
+
+
+def _changes(
+    image: MetadataImage,
+    environment: Environment,
+    concerns: Concerns,
+    is_there: MayLead,
+    *,
+    gone: int = NO_LEADER,
+    lost: int = NO_LEADER,
+) -> list[Versioned]:
     version = partition_version(image)
     records: list[Versioned] = []
-    for topic_id, topic in image.topics_by_id.items():
-        for index, state in topic.partitions.items():
-            if state.leader == NO_LEADER and arrived in state.replicas:
-                change = elect(topic_id, index, state, is_active)
-                if change is not None:
-                    records.append((change, version))
-    return records
-
-
-def restart(image: MetadataImage, broker_id: int, *, was_clean: bool) -> list[Versioned]:
-    """What a broker's new process means for the partitions that the old one led or followed.
-
-    A partition that only this broker holds stays with it: after a clean end as it is, after any other under a
-    new leader epoch, since records may be gone that somebody has read. Of all others the old process is taken out.
-    """
-    version = partition_version(image)
-    records: list[Versioned] = []
-    for topic_id, topic in image.topics_by_id.items():
-        for index, state in topic.partitions.items():
-            if broker_id not in state.replicas:
-                continue
-            if len(state.replicas) > 1:
-                change = _without(image, topic_id, index, state, broker_id)
-            elif was_clean or state.leader != broker_id:
-                change = None
-            else:
-                change = PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=broker_id)
+    for topic in image.topics_by_id.values():
+        concerned = [(index, state) for index, state in topic.partitions.items() if concerns(state)]
+        rules = rules_of(image, environment, topic) if concerned else TopicRules()
+        for index, state in concerned:
+            may_lead = can_lead(image, state, is_there)
+            isr = _without(state.isr, gone)
+            change = change_of(topic.topic_id, index, state, isr, may_lead, rules, lost=lost)
             if change is not None:
                 records.append((change, version))
     return records
 
 
-def _without(
-    image: MetadataImage, topic_id: bytes, index: int, state: PartitionState, broker_id: int
-) -> PartitionChangeRecord | None:
-    isr = [replica for replica in state.isr if replica != broker_id]
-    change = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
-    if isr and len(isr) < len(state.isr):
-        change.isr = isr
-    if state.leader == broker_id:
-        can_lead = [r for r in state.replicas if r in isr and r in image.brokers and image.brokers[r].is_active]
-        change.leader = can_lead[0] if can_lead else NO_LEADER
-    elif change.isr is None:
-        return None
-    return change
+def _without(isr: Iterable[int], gone: int) -> tuple[int, ...]:
+    return tuple(replica for replica in isr if replica != gone)

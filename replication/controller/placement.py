@@ -2,7 +2,8 @@
 
 RULES    1. Leaders are spread evenly over the brokers that can lead; so are the other replicas over the others.
          2. Replicas of one partition go to different racks while there are enough racks.
-         3. A fenced broker gets replicas only after the others of its rack, and never the first one.
+         3. A fenced broker gets replicas only after the others of its rack, and never the first one. One that is
+            about to leave, or whose log directories are all cordoned off, gets none.
 NOT HERE Moving replicas that exist.
 """
 
@@ -50,12 +51,20 @@ class _Rack:
         return self._fenced.next(round_) if broker is None else broker
 
 
+def _takes_replicas(broker: BrokerImage) -> bool:
+    """Whether it is not about to leave, and has a log directory that is not cordoned off."""
+    cordoned = broker.cordoned_directories
+    is_cordoned = bool(cordoned) and set(broker.directories) <= set(cordoned or ())
+    is_leaving = broker.is_shutting_down and not broker.is_fenced
+    return not is_leaving and not is_cordoned
+
+
 class Placer:
     """Places the partitions of one request, one after the other."""
 
     def __init__(self, brokers: Iterable[BrokerImage], random_below: RandomBelow) -> None:
         self._random_below = random_below
-        self._brokers = list(brokers)
+        self._brokers = [broker for broker in brokers if _takes_replicas(broker)]
         self._count = len(self._brokers)
         self._unfenced = sum(not broker.is_fenced for broker in self._brokers)
         self._racks: list[_Rack] = []

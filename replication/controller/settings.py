@@ -39,6 +39,7 @@ from storage.log_config import (
 from storage.settings import BadSetting, Kind, Setting, parse, to_text
 
 MIN_ISR = "min.insync.replicas"
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
 MAX_VALUE_LENGTH = 32_767
 _NOT_KEPT = {
     ResourceType.BROKER_LOGGER: "loggers",
@@ -115,6 +116,15 @@ def effective_topic_settings(
             CreatableTopicConfigs(name=name, value=value, read_only=False, config_source=source, is_sensitive=False)
         )
     return found
+
+
+def setting_of(image: MetadataImage, environment: Environment, topic: str, name: str) -> str:
+    """The text in force of a topic setting that is never unset."""
+    text = image.topic_config(topic).get(name)
+    if text is None:
+        text, _ = topic_default(name, {**environment.settings, **image.broker_config(environment.node_id)})
+    assert text is not None, f"{name} has no value"
+    return text
 
 
 def _inherited(name: str, layers: Iterable[tuple[int, Mapping[str, str]]]) -> tuple[str | None, int]:

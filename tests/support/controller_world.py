@@ -10,10 +10,13 @@ from typing import Any
 from broker.broker_settings import BROKER_SETTINGS
 from broker.unused_settings import unused_settings
 from protocol.messages import stored
+from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.schema import Message
 from replication.controller.brokers import Registration
 from replication.controller.controller import Controller
 from replication.controller.environment import Environment
+from replication.controller.sessions import Sessions
+from replication.deadlines import Deadlines
 from replication.formatting import (
     METADATA_DIRECTORY,
     ControllerEndpoint,
@@ -31,6 +34,7 @@ from storage.engine import Engine
 from storage.log_config import LogConfig
 from storage.segments.segment_engine import SegmentEngine
 
+SESSION_MS = 9_000
 WALL_MS = 1_795_252_933_743
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 CONTROLLER = ControllerEndpoint("CONTROLLER", "127.0.0.1", 27101)
@@ -48,6 +52,9 @@ class HeldWorker:
 
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
         raise AssertionError("the metadata log writes in line")
+
+    def read(self, directory: str, run: Run, done: Done) -> None:
+        raise AssertionError("the metadata log is open")
 
     def background(self, run: Run, done: Done) -> None:
         raise AssertionError("nothing of the metadata log is in no hurry")
@@ -80,8 +87,11 @@ class ControllerWorld:
         self.incarnation = b""
         self.topic_ids: deque[bytes] = deque()
         self.incarnations: deque[bytes] = deque()
+        self.deadlines = Deadlines()
+        self.mono_ms = 1_000
         self.log: MetadataLog
         self.controller: Controller
+        self.sessions: Sessions
 
     def format(self) -> Identity:
         """Format the directory when it is not."""
@@ -108,7 +118,9 @@ class ControllerWorld:
         """Open the log and start the controller."""
         self.open()
         self.incarnation = self.incarnations.popleft() if self.incarnations else new_uuid(self.dice.randbytes)
-        self.controller = Controller(self.log, self.environment())
+        self.sessions = Sessions(self.deadlines, SESSION_MS)
+        self.controller = Controller(self.log, self.environment(), self.sessions)
+        self.sessions.on_silence = lambda broker: self.controller.fence_silent(broker, wall_ms=WALL_MS)
         self.controller.on_image = lambda image, changes: self.images.append((image, changes))
         registration = Registration(
             broker_id=1,
@@ -140,6 +152,23 @@ class ControllerWorld:
         self.controller.submit(request, wall_ms=WALL_MS, reply=replies.append)
         assert len(replies) == 1, "answered once, and at once"
         return replies[0]
+
+    def register(self, request: BrokerRegistrationRequest) -> Any:
+        """Have another node's broker register."""
+        replies: list[Any] = []
+        self.controller.register_broker(request, wall_ms=WALL_MS, reply=replies.append)
+        return replies[0]
+
+    def heartbeat(self, request: BrokerHeartbeatRequest) -> Any:
+        """Have another node's broker be heard."""
+        replies: list[Any] = []
+        self.controller.heartbeat(request, wall_ms=WALL_MS, mono_ms=self.mono_ms, reply=replies.append)
+        return replies[0]
+
+    def wait(self, milliseconds: int) -> None:
+        """Let time pass."""
+        self.mono_ms += milliseconds
+        self.deadlines.run_due(self.mono_ms)
 
     @property
     def image(self) -> MetadataImage:

@@ -18,7 +18,6 @@ def routes_of(world: World, *topics: str) -> MetadataResponse:
         Addresses(SELF, frozenset()),
         AllowAll(),
         lambda *_: None,
-        {},
         auto_create=False,
         internal_topics=lambda _: None,
         partition_limit=100,

@@ -371,10 +371,13 @@ def test_partitions_that_kafka_left_without_leader_are_led_again(tmp_path: Path)
     """After Kafka's controlled shutdown leaders are -1 and this broker an eligible one: it is elected, as in Kafka."""
     world = ControllerWorld(tmp_path)
     world.log_path.write_bytes(METADATA_LOG)
-    assert {leader for leader, _ in _leaders(world.open().image)} == {NO_LEADER}
+    left = world.open().image
+    assert {leader for leader, _ in _leaders(left)} == {NO_LEADER}
     world.log.close()
     world = ControllerWorld(tmp_path)
-    world.start(previous_epoch=13)
+    (directory,) = left.brokers[1].directories
+    world.identity = world.identity._replace(directory_ids={world.directory: directory})
+    world.start(previous_epoch=left.brokers[1].epoch)
     assert set(epochs(world)) == {(1, 2)}
     for a_topic in world.image.topics_by_id.values():
         for state in a_topic.partitions.values():
@@ -437,7 +440,7 @@ def test_a_broker_that_does_not_fit_is_refused(
 ) -> None:
     """Checks and sentences of Kafka's ClusterControlManager."""
     with pytest.raises(KafkaError) as refusal:
-        register(world.image, registration(**changes), next_offset=100)
+        register(world.image, world.environment(), registration(**changes), next_offset=100)
     assert (refusal.value.code, refusal.value.message) == (code, sentence)
 
 
@@ -445,7 +448,7 @@ def test_a_directory_of_another_broker_is_refused(world: ControllerWorld) -> Non
     """Two brokers on one directory would be two on its partitions."""
     (directory,) = world.image.brokers[1].directories
     with pytest.raises(KafkaError, match="Broker 1 is already registered with directory"):
-        register(world.image, registration(directories=(directory,)), next_offset=100)
+        register(world.image, world.environment(), registration(directories=(directory,)), next_offset=100)
 
 
 def test_the_cluster_s_default_settings_reach_every_broker(world: ControllerWorld) -> None:

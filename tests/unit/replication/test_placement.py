@@ -14,7 +14,7 @@ from replication.controller.placement import Placer
 from replication.image import BrokerImage, MetadataImage
 
 TOO_FEW = (
-    "The target replication factor of 3 cannot be reached because only 2 broker(s) are registered or some brokers have "
+    "The target replication factor of {} cannot be reached because only {} broker(s) are registered or some brokers have "
     "all their log directories cordoned."
 )
 
@@ -84,14 +84,15 @@ def test_a_fenced_broker_never_leads_and_is_not_in_sync() -> None:
         (
             [broker(1), broker(2)],
             3,
-            TOO_FEW,
+            TOO_FEW.format(3, 2),
         ),
         (
             [broker(1, fenced=True)],
             1,
             "All brokers are currently fenced, or have all their log directories cordoned.",
         ),
-        ([broker(1, shutting_down=True)], 1, "All brokers are currently fenced or in controlled shutdown."),
+        ([broker(1, shutting_down=True)], 1, TOO_FEW.format(1, 0)),
+        ([broker(1), broker(2)._replace(cordoned_directories=broker(2).directories)], 2, TOO_FEW.format(2, 1)),
     ],
 )
 def test_too_few_brokers_are_an_error(brokers: list[BrokerImage], factor: int, sentence: str) -> None:
@@ -100,6 +101,13 @@ def test_too_few_brokers_are_an_error(brokers: list[BrokerImage], factor: int, s
     with pytest.raises(KafkaError) as refusal:
         placed(image, Placer(brokers, random.Random(1).randrange), factor)
     assert (refusal.value.code, refusal.value.message) == (ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
+
+
+def test_who_has_left_is_a_fenced_broker_like_any_other() -> None:
+    """Rule 3: and one with a directory that is not cordoned takes replicas."""
+    gone = broker(2, fenced=True, shutting_down=True)
+    half = broker(3, directories=2)._replace(cordoned_directories=broker(3).directories)
+    assert sorted(Placer([broker(1), gone, half], random.Random(1).randrange).place(3)) == [1, 2, 3]
 
 
 def test_partitions_chosen_by_hand_have_equally_many_replicas() -> None:

@@ -1,0 +1,159 @@
+"""What a broker's heartbeat makes of it: fenced, active, leaving, gone.
+
+RULES    1. The states and the way between them are Apache Kafka 4.3's (BrokerHeartbeatManager):
+                fenced   -> active   it has read its own registration and does not want to be fenced
+                active   -> fenced   it wants to be
+                active   -> leaving  it wants to shut down and leads partitions
+                leaving  -> gone     others lead them, and every active broker has read so
+                any      -> gone     it wants to shut down and leads nothing
+         2. Who leaves or is fenced is taken out of all ISRs; leaders are elected then.
+         3. Log directories that it names as failed, or as cordoned off, are noted.
+NOT HERE Who is silent (`sessions.py`), registering (`brokers.py`), elections (`elections.py`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from protocol.errors import ErrorCode
+from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from protocol.messages.stored import BrokerRegistrationChangeRecord
+from replication.controller.elections import broker_arrived, broker_left, directory_left, leads_any
+from replication.controller.environment import Environment
+from replication.controller.sessions import Session, Sessions
+from replication.image import BrokerImage, MetadataImage
+from replication.metadata_records import Versioned
+from replication.state_machine import Decision
+
+FIRST_WITH_CORDONS = 30
+"""The metadata.version from which directories can be cordoned, and RegisterBroker has version 4."""
+
+
+class Standing(Enum):
+    """What a broker is to the controller."""
+
+    FENCED = "fenced"
+    ACTIVE = "active"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+def heartbeat(
+    image: MetadataImage,
+    environment: Environment,
+    sessions: Sessions,
+    session: Session,
+    request: BrokerHeartbeatRequest,
+) -> tuple[Standing, Decision[BrokerHeartbeatResponse]]:
+    """Decide on a heartbeat of a registration that counts; `session` is its own."""
+    broker = image.brokers[request.broker_id]
+    has_caught_up = request.current_metadata_offset >= session.registered_at
+    now = _standing(broker, session)
+    after = _next(image, sessions, session, request, now, has_caught_up=has_caught_up)
+    records: list[Versioned] = []
+    if after is not now:
+        records += _move(image, environment, broker, after)
+    records += _failed_directories(image, environment, broker, request.offline_log_dirs)
+    cordoned = request.cordoned_log_dirs
+    if cordoned is not None and image.metadata_version >= FIRST_WITH_CORDONS:
+        records += cordon(broker, cordoned)
+    answer = BrokerHeartbeatResponse(
+        error_code=ErrorCode.NONE,
+        is_caught_up=has_caught_up,
+        is_fenced=after in (Standing.FENCED, Standing.GONE),
+        should_shut_down=after is Standing.GONE,
+    )
+    return after, Decision(records, answer, is_atomic=False)
+
+
+def _standing(broker: BrokerImage, session: Session) -> Standing:
+    if session.is_leaving:
+        return Standing.LEAVING
+    return Standing.FENCED if broker.is_fenced else Standing.ACTIVE
+
+
+def _next(
+    image: MetadataImage,
+    sessions: Sessions,
+    session: Session,
+    request: BrokerHeartbeatRequest,
+    now: Standing,
+    *,
+    has_caught_up: bool,
+) -> Standing:
+    if now is Standing.LEAVING:
+        return _next_of_leaving(image, sessions, session, request.broker_id)
+    if now is Standing.FENCED:
+        if request.want_shut_down:
+            return Standing.GONE
+        return Standing.ACTIVE if has_caught_up and not request.want_fence else Standing.FENCED
+    if request.want_fence:
+        return Standing.GONE if request.want_shut_down else Standing.FENCED
+    if request.want_shut_down:
+        return Standing.LEAVING if leads_any(image, request.broker_id) else Standing.GONE
+    return Standing.ACTIVE
+
+
+def _next_of_leaving(image: MetadataImage, sessions: Sessions, session: Session, broker_id: int) -> Standing:
+    if leads_any(image, broker_id):
+        return Standing.LEAVING
+    lowest = sessions.lowest_offset([other for other, broker in image.brokers.items() if broker.is_active])
+    return Standing.GONE if lowest is None or session.leaves_at <= lowest else Standing.LEAVING
+
+
+def _move(image: MetadataImage, environment: Environment, broker: BrokerImage, after: Standing) -> list[Versioned]:
+    if after is Standing.ACTIVE:
+        return unfence(image, environment, broker)
+    if after is Standing.LEAVING:
+        return _begin_to_leave(image, environment, broker)
+    return fence(image, environment, broker)
+
+
+def fence(image: MetadataImage, environment: Environment, broker: BrokerImage) -> list[Versioned]:
+    """A broker leaves its partitions and is shown to nobody any more."""
+    change = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=1)
+    return [*broker_left(image, environment, broker.broker_id), (change, 0)]
+
+
+def unfence(image: MetadataImage, environment: Environment, broker: BrokerImage) -> list[Versioned]:
+    """A broker becomes active: clients see it, and it leads where nobody else does."""
+    change = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=-1)
+    return [(change, 0), *broker_arrived(image, environment, broker.broker_id)]
+
+
+def _begin_to_leave(image: MetadataImage, environment: Environment, broker: BrokerImage) -> list[Versioned]:
+    records: list[Versioned] = []
+    if not broker.is_shutting_down:
+        change = BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id, broker_epoch=broker.epoch, in_controlled_shutdown=1
+        )
+        records.append((change, 1))
+    return records + broker_left(image, environment, broker.broker_id)
+
+
+def _failed_directories(
+    image: MetadataImage, environment: Environment, broker: BrokerImage, failed: list[bytes]
+) -> list[Versioned]:
+    news = [directory for directory in broker.directories if directory in failed]
+    if not news:
+        return []
+    records: list[Versioned] = []
+    for directory in news:
+        records += directory_left(image, environment, broker.broker_id, directory)
+    change = BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.epoch,
+        log_dirs=[directory for directory in broker.directories if directory not in failed],
+    )
+    return [*records, (change, 2)]
+
+
+def cordon(broker: BrokerImage, directories: list[bytes]) -> list[Versioned]:
+    """Note which log directories take no new replicas, where that is news."""
+    known = broker.cordoned_directories
+    if known is not None and set(known) == set(directories):
+        return []
+    change = BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id, broker_epoch=broker.epoch, cordoned_log_dirs=directories
+    )
+    return [(change, 3)]

@@ -1,0 +1,142 @@
+"""What becomes of one partition when its ISR, or who may lead it, changes: the record of the change.
+
+RULES    1. The order and the rules are Apache Kafka 4.3's (PartitionChangeBuilder), so both write the same record.
+         2. The leader stays while it may lead. Else the first replica that may and is in the ISR, or, where the ISR is
+            empty, an eligible leader replica (KIP-966); else the last known leader; else, where the topic allows
+            unclean elections, any. The last two may have lost records: they lead alone and in recovery.
+         3. While fewer than min.insync.replicas are in sync, who leaves the ISR becomes an eligible leader, unless its
+            records are lost. With eligible leaders an ISR may be empty; without, the last of it stays in it.
+         4. A reassignment whose replicas are all in sync ends.
+         5. Naming a leader begins a new leader epoch, also when it is the one that led before.
+NOT HERE Which partitions to look at (`elections.py`), whether a leader may have what it wants (`isr_changes.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from protocol.messages.stored import PartitionChangeRecord
+from replication.image import NO_LEADER, UNCHANGED_LEADER, PartitionState
+
+RECOVERED = 0
+RECOVERING = 1
+
+MayLead = Callable[[int], bool]
+
+
+class TopicRules(NamedTuple):
+    """What a topic's settings and the cluster's features say about a change."""
+
+    min_isr: int = 1
+    has_eligible_leaders: bool = True
+    allows_unclean: bool = False
+
+
+def change_of(
+    topic_id: bytes,
+    index: int,
+    state: PartitionState,
+    isr: tuple[int, ...],
+    may_lead: MayLead,
+    rules: TopicRules,
+    *,
+    lost: int = NO_LEADER,
+    recovery_state: int | None = None,
+) -> PartitionChangeRecord | None:
+    """The record that gives a partition another ISR, and a leader where it needs one; None: nothing changes.
+
+    Args:
+        topic_id: of its topic.
+        index: its number.
+        state: as it is.
+        isr: the one it shall have; the present one, when only a leader is sought.
+        may_lead: which broker can be its leader now.
+        rules: of its topic.
+        lost: a broker whose records may be gone, so that it is no eligible leader any more.
+        recovery_state: what the leader says of itself.
+    """
+    record = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
+    isr = _complete_reassignment(record, state, isr)
+    replicas = state.replicas if record.replicas is None else tuple(record.replicas)
+    eligible = _eligible(state, isr, rules, lost)
+    leader, is_unclean = _elect(state, replicas, isr, eligible, may_lead, rules)
+    if leader != state.leader:
+        record.leader = leader
+        if leader in eligible:
+            isr, eligible = (leader,), tuple(replica for replica in eligible if replica != leader)
+        elif is_unclean:
+            isr, eligible = (leader,), ()
+            if state.leader_recovery_state != RECOVERING:
+                record.leader_recovery_state = RECOVERING
+    elif not set(state.replicas) <= set(replicas):
+        record.leader = leader
+    if eligible != state.eligible_leaders:
+        record.eligible_leader_replicas = list(eligible)
+    if isr != state.isr and (isr or rules.has_eligible_leaders):
+        record.isr = list(isr)
+    if rules.has_eligible_leaders:
+        _note_last_leader(record, state)
+    if recovery_state is not None and recovery_state != state.leader_recovery_state:
+        record.leader_recovery_state = recovery_state
+    return None if record == PartitionChangeRecord(partition_id=index, topic_id=topic_id) else record
+
+
+def _complete_reassignment(
+    record: PartitionChangeRecord, state: PartitionState, isr: tuple[int, ...]
+) -> tuple[int, ...]:
+    """End a reassignment that can end (rule 4); the ISR without those who leave."""
+    if not state.adding and not state.removing:
+        return isr
+    staying = [replica for replica in state.replicas if replica not in state.removing]
+    rest = tuple(replica for replica in isr if replica not in state.removing)
+    if not staying or not rest or not set(staying) <= set(rest):
+        return isr
+    if state.removing:
+        record.replicas = staying
+        record.removing_replicas = []
+        if state.directories:
+            directory_of = dict(zip(state.replicas, state.directories, strict=True))
+            record.directories = [directory_of[replica] for replica in staying]
+    if state.adding:
+        record.adding_replicas = []
+    return rest
+
+
+def _eligible(state: PartitionState, isr: tuple[int, ...], rules: TopicRules, lost: int) -> tuple[int, ...]:
+    if not rules.has_eligible_leaders or len(isr) >= rules.min_isr:
+        return ()
+    known = {*state.eligible_leaders, *state.isr}
+    return tuple(sorted(replica for replica in known if replica not in isr and replica != lost))
+
+
+def _elect(
+    state: PartitionState,
+    replicas: tuple[int, ...],
+    isr: tuple[int, ...],
+    eligible: tuple[int, ...],
+    may_lead: MayLead,
+    rules: TopicRules,
+) -> tuple[int, bool]:
+    """The leader (rule 2), and whether it may have lost records."""
+    candidates = isr or eligible
+    for replica in (state.leader, *replicas):
+        if replica in candidates and may_lead(replica):
+            return replica, False
+    last = state.last_known_leaders
+    if rules.has_eligible_leaders and not candidates and len(last) == 1 and may_lead(last[0]):
+        return last[0], True
+    if rules.allows_unclean:
+        for replica in replicas:
+            if may_lead(replica):
+                return replica, True
+    return NO_LEADER, False
+
+
+def _note_last_leader(record: PartitionChangeRecord, state: PartitionState) -> None:
+    """Remember who led when the ISR empties; forget it when somebody leads."""
+    leader = state.leader if record.leader == UNCHANGED_LEADER else record.leader
+    if record.isr == [] and state.last_known_leaders != (state.leader,):
+        record.last_known_elr = [state.leader]
+    elif leader != NO_LEADER and state.last_known_leaders:
+        record.last_known_elr = []

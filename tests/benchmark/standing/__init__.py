@@ -1,0 +1,1 @@
+"""The experiment behind `stalls`: quiet producers, and what disturbs them."""

@@ -1,0 +1,295 @@
+"""What a consumer may ask of Fetch, by real consumers: each scenario runs with each of them (seeds.md F2-F4, F8, F9).
+
+A proxy notes what was asked and what was answered, so the claims are about the broker's answers and not about time:
+the same for this broker and, with --kafka-bootstrap, for Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from protocol.compression import Compression
+from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.records import BatchBuilder
+from tests.conformance.readers import (
+    PYTHON_READERS,
+    Got,
+    Java,
+    JavaProcess,
+    Options,
+    Reader,
+    why_no_java_reader,
+)
+from tests.support.loading import create, produce
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+from tests.support.watching_proxy import Exchange, WatchingProxy
+
+WAIT_S = 40
+COMMITTED = 1
+EARLY_MS = 50
+"""How much sooner than asked an answer may come: clocks are counted in ticks, and a proxy sees a little less."""
+
+
+@pytest.fixture(scope="module")
+def java() -> Iterator[JavaProcess]:
+    """One JVM for all scenarios."""
+    reason = why_no_java_reader()
+    if reason is not None:
+        pytest.skip(reason)
+    process = JavaProcess()
+    yield process
+    process.stop()
+
+
+@pytest.fixture(params=[*PYTHON_READERS, "java"])
+def make(request: pytest.FixtureRequest) -> Callable[[str, Options], Reader]:
+    """How a reader of one kind is made."""
+    if request.param in PYTHON_READERS:
+        return PYTHON_READERS[request.param]
+    process = request.getfixturevalue("java")
+    return lambda bootstrap, options: Java(process, bootstrap, options)
+
+
+class World(NamedTuple):
+    """A topic of four partitions, behind a proxy."""
+
+    topic: str
+    direct: RawClient
+    proxy: WatchingProxy
+    make: Callable[[str, Options], Reader]
+    opened: list[Reader]
+
+    def read(self, positions: dict[int, int], **options: object) -> Reader:
+        """A consumer of some partitions from these offsets on."""
+        reader = self.make(self.proxy.bootstrap, Options(**options))
+        self.opened.append(reader)
+        reader.assign({(self.topic, index): offset for index, offset in positions.items()})
+        return reader
+
+    def write(self, *batches: bytes) -> None:
+        """Append a batch to each of the first partitions."""
+        produce(self.direct, {self.topic: list(batches)})
+
+    @property
+    def with_records(self) -> list[Exchange]:
+        """Fetches that were answered with records."""
+        return [fetch for fetch in self.proxy.fetches if fetch.record_bytes]
+
+
+@pytest.fixture
+def world(kafka_broker, kafka_topic, make) -> Iterator[World]:
+    """Consumers are closed before the proxy."""
+    opened: list[Reader] = []
+    with RawClient(kafka_broker.bootstrap) as direct, WatchingProxy(kafka_broker.bootstrap) as proxy:
+        until(lambda: is_served(direct, kafka_topic, 4), "a topic that is served")
+        yield World(kafka_topic, direct, proxy, make, opened)
+        for reader in opened:
+            reader.close()
+        for fetch in proxy.fetches:
+            assert is_complete(fetch), f"answered too soon: {fetch}"
+
+
+def is_served(client: RawClient, topic: str, partitions: int) -> bool:
+    """Whether every partition has a leader that knows of it: Apache Kafka answers before that."""
+    wanted = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=wanted)])
+    return not any(part.error_code for part in client.ask(request, 6).topics[0].partitions)
+
+
+def is_complete(fetch: Exchange) -> bool:
+    """Whether there was a reason to answer: enough bytes, or the wait was over, or nothing was asked, or an error."""
+    request = fetch.request
+    return (
+        fetch.record_bytes >= min(request.min_bytes, request.max_bytes)
+        or fetch.waited_ms >= request.max_wait_ms - EARLY_MS
+        or fetch.has_error
+        or (not request.topics and request.session_epoch in (0, -1))
+    )
+
+
+def batch(partition: int, start: int, count: int, size: int = 10, codec: int = Compression.NONE) -> bytes:
+    """Records that say where they stand."""
+    builder = BatchBuilder(compression=codec)
+    for number in range(start, start + count):
+        builder.append(1_700_000_000_000, None, value(partition, number, size))
+    return bytes(builder.build())
+
+
+def value(partition: int, offset: int, size: int = 10) -> bytes:
+    return f"{partition}-{offset} ".encode().ljust(size, b".")
+
+
+def take(reader: Reader, count: int) -> list[Got]:
+    """Poll until there are so many records."""
+    found: list[Got] = []
+    deadline = time.monotonic() + WAIT_S
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} records came"
+        found += reader.poll()
+    return found
+
+
+def expected(topic: str, partition: int, offsets: range, size: int = 10) -> list[Got]:
+    return [Got(topic, partition, offset, value(partition, offset, size)) for offset in offsets]
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_both_isolation_levels_see_everything_where_nobody_has_transactions(world, isolation: str) -> None:
+    """seeds.md F2: the last stable offset is the high watermark, and no transaction was aborted."""
+    world.write(batch(0, 0, 5))
+    reader = world.read({0: 0}, isolation=isolation)
+    assert take(reader, 5) == expected(world.topic, 0, range(5))
+    world.write(batch(0, 5, 5))
+    assert take(reader, 5) == expected(world.topic, 0, range(5, 10))
+    is_committed = isolation == "read_committed"
+    assert {fetch.request.isolation_level for fetch in world.proxy.fetches} == {COMMITTED if is_committed else 0}
+    for fetch in world.with_records:
+        (data,) = fetch.answer.responses[0].partitions
+        assert data.last_stable_offset == data.high_watermark
+        assert not data.aborted_transactions
+
+
+def test_a_fetch_waits_for_fetch_min_bytes(world) -> None:
+    """seeds.md F4: 10,000 bytes are not enough; they come together with what makes them 50,000."""
+    world.write(batch(0, 0, 10, 1000))
+    reader = world.read({0: 0}, min_bytes=50_000, max_wait_ms=20_000)
+    assert reader.poll() == []
+    for start in range(10, 60, 10):
+        world.write(batch(0, start, 10, 1000))
+    assert take(reader, 50)[:50] == expected(world.topic, 0, range(50), 1000)
+    first = world.with_records[0]
+    assert (first.request.min_bytes, first.request.max_wait_ms) == (50_000, 20_000)
+    assert first.record_bytes >= 50_000
+    assert first.batches[0].base_offset == 0
+    world.write(batch(0, 60, 50, 1000))  # a parked request is answered before the consumer hangs up
+
+
+def test_a_fetch_waits_no_longer_than_fetch_max_wait_ms(world) -> None:
+    """seeds.md F4: too few bytes come when the time is over, and an empty answer as well."""
+    world.write(batch(0, 0, 3))
+    reader = world.read({0: 0}, min_bytes=50_000, max_wait_ms=300)
+    assert take(reader, 3) == expected(world.topic, 0, range(3))
+    assert reader.poll() == []
+    assert len(world.with_records) == 1
+    assert world.with_records[0].waited_ms >= 300 - EARLY_MS
+
+
+def test_a_batch_larger_than_max_partition_fetch_bytes_comes_whole(world) -> None:
+    """seeds.md F8, F9: a consumer with small buffers is not stuck behind a large batch."""
+    world.write(batch(0, 0, 30, 10_000))
+    world.write(batch(0, 30, 1, 500_000))
+    world.write(batch(0, 31, 2))
+    reader = world.read({0: 0}, max_partition_bytes=1000)
+    got = take(reader, 33)
+    assert [(record.offset, len(record.value)) for record in got] == [
+        *((offset, 10_000) for offset in range(30)),
+        (30, 500_000),
+        (31, 10),
+        (32, 10),
+    ]
+    for fetch in world.with_records:
+        asked = fetch.request.topics[0].partitions[0].partition_max_bytes if fetch.request.topics else 1000
+        assert asked == 1000
+    assert [len(fetch.batches) for fetch in world.with_records[:2]] == [1, 1]
+    assert [fetch.batches[0].base_offset for fetch in world.with_records[:2]] == [0, 30]
+
+
+def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(world) -> None:
+    """seeds.md F9: four partitions, 3,000 bytes of each at most, a first batch aside."""
+    for start in range(0, 20, 2):
+        world.write(*(batch(index, start, 2, 500) for index in range(4)))
+    reader = world.read(dict.fromkeys(range(4), 0), max_partition_bytes=3000)
+    got = take(reader, 80)
+    for index in range(4):
+        mine = [record for record in got if record.partition == index]
+        assert mine == expected(world.topic, index, range(20), 500)
+    for fetch in world.with_records:
+        for topic in fetch.answer.responses:
+            assert all(len(data.records or b"") <= 3000 for data in topic.partitions)
+
+
+def test_fetch_max_bytes_bounds_the_whole_answer(world) -> None:
+    """seeds.md F9: four partitions with 60,000 bytes each, 50,000 in one answer at most."""
+    for start in range(0, 60, 10):
+        world.write(*(batch(index, start, 10, 1000) for index in range(4)))
+    reader = world.read(dict.fromkeys(range(4), 0), max_bytes=50_000)
+    got = take(reader, 240)
+    for index in range(4):
+        mine = [record for record in got if record.partition == index]
+        assert mine == expected(world.topic, index, range(60), 1000)
+    assert {fetch.request.max_bytes for fetch in world.proxy.fetches} == {50_000}
+    assert all(fetch.record_bytes <= 50_000 for fetch in world.with_records)
+
+
+def test_a_consumer_tells_its_rack_and_reads_from_the_leader(world) -> None:
+    """client.rack: there is no replica in that rack to send it to."""
+    world.write(batch(0, 0, 5))
+    reader = world.read({0: 0}, rack="somewhere-1a")
+    assert take(reader, 5) == expected(world.topic, 0, range(5))
+    assert {fetch.request.rack_id for fetch in world.proxy.fetches if fetch.version >= 11} == {"somewhere-1a"}
+    for fetch in world.with_records:
+        assert fetch.answer.responses[0].partitions[0].preferred_read_replica == -1
+
+
+@pytest.mark.parametrize("check_crcs", [True, False])
+def test_batches_of_every_codec_pass_the_consumers_checks(world, check_crcs: bool) -> None:
+    """check.crcs: what was written by the producer is what the consumer checks."""
+    for number, codec in enumerate(Compression):
+        world.write(batch(0, number * 7, 7, 300, codec))
+    reader = world.read({0: 0}, check_crcs=check_crcs)
+    count = 7 * len(Compression)
+    assert take(reader, count) == expected(world.topic, 0, range(count), 300)
+
+
+def test_one_consumer_reads_many_partitions(world) -> None:
+    """seeds.md F3: sixty partitions, then news of two; every record once, and the session tells only of news."""
+    topic = f"{world.topic}-many"
+    create(world.direct, topic, partitions=60)
+    until(lambda: is_served(world.direct, topic, 60), "a topic that is served")
+    produce(world.direct, {topic: [batch(index, 0, 3) for index in range(60)]})
+    reader = world.make(world.proxy.bootstrap, Options())
+    world.opened.append(reader)
+    reader.assign({(topic, index): 0 for index in range(60)})
+    got = sorted(take(reader, 180))
+    assert got == [record for index in range(60) for record in expected(topic, index, range(3))]
+    assert reader.poll() == []
+    seen = len(world.proxy.fetches)
+    produce(world.direct, {topic: [batch(index, 3, 1) for index in range(2)]})
+    assert sorted(take(reader, 2)) == [expected(topic, index, range(3, 4))[0] for index in range(2)]
+    for fetch in world.proxy.fetches[seen:]:
+        if fetch.request.session_epoch > 0:  # librdkafka and aiokafka have no sessions
+            told = [data.partition_index for topic in fetch.answer.responses for data in topic.partitions]
+            assert set(told) <= {0, 1}
+
+
+def test_seeking_back_and_forth(world) -> None:
+    """seeds.md F8: into the middle of a batch, back to the start, to the end."""
+    for start in range(0, 100, 10):
+        world.write(batch(0, start, 10))
+    place = (world.topic, 0)
+    reader = world.read({0: 55})
+    assert take(reader, 45) == expected(world.topic, 0, range(55, 100))
+    for target in (0, 99, 7, 50):
+        reader.seek(place, target)
+        assert take(reader, 100 - target) == expected(world.topic, 0, range(target, 100))
+    reader.seek(place, 100)
+    world.write(batch(0, 100, 1))
+    assert take(reader, 1) == expected(world.topic, 0, range(100, 101))
+
+
+def test_a_paused_partition_waits_until_it_is_resumed(world) -> None:
+    """The other one goes on; what came meanwhile is there afterwards."""
+    world.write(batch(0, 0, 5), batch(1, 0, 5))
+    reader = world.read({0: 0, 1: 0})
+    assert sorted(take(reader, 10)) == expected(world.topic, 0, range(5)) + expected(world.topic, 1, range(5))
+    reader.pause([(world.topic, 0)])
+    world.write(batch(0, 5, 5), batch(1, 5, 5))
+    assert take(reader, 5) == expected(world.topic, 1, range(5, 10))
+    assert reader.poll() == []
+    reader.resume([(world.topic, 0)])
+    assert take(reader, 5) == expected(world.topic, 0, range(5, 10))

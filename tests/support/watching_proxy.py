@@ -1,0 +1,175 @@
+"""A proxy in front of one broker that notes every Fetch and its answer: what a client asked for, and what it was given.
+
+RULES    1. Clients never leave it: wherever an answer names an address of the broker, it names the proxy's.
+         2. What it does not know it passes on untouched, byte for byte and in order.
+         3. An exchange is noted before its answer is passed on: what a client has seen has been noted.
+NOT HERE Clusters: every address is taken for that of the one broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from protocol.api import APIS, ApiKey, request_header_version, response_header_version
+from protocol.codec import decode, encode
+from protocol.messages.headers import RequestHeader, ResponseHeader
+from protocol.messages.produce_fetch import FetchRequest, FetchResponse
+from protocol.records import BatchHeader, headers
+
+_READ = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER})
+_KEY_AND_VERSION = struct.Struct(">hh")
+_LENGTH = struct.Struct(">i")
+
+
+class Exchange(NamedTuple):
+    """A Fetch and its answer."""
+
+    version: int
+    request: FetchRequest
+    answer: FetchResponse
+    waited_ms: float
+    """From when the request was passed on until the answer came: never less than the broker waited."""
+
+    @property
+    def batches(self) -> list[BatchHeader]:
+        """The headers of all whole batches, partition after partition."""
+        return [header for data in self._partitions() for _, header in headers(data.records or b"")]
+
+    @property
+    def record_bytes(self) -> int:
+        """All records, a batch that was cut off included."""
+        return sum(len(data.records or b"") for data in self._partitions())
+
+    @property
+    def has_error(self) -> bool:
+        """Whether anything was refused."""
+        return self.answer.error_code != 0 or any(data.error_code for data in self._partitions())
+
+    def _partitions(self) -> list[Any]:
+        return [data for topic in self.answer.responses for data in topic.partitions]
+
+
+class _Asked(NamedTuple):
+    api_key: int
+    version: int
+    request: Any
+    at: float
+
+
+class WatchingProxy:
+    """Listens for as long as the `with` block lasts."""
+
+    def __init__(self, upstream: str) -> None:
+        host, port = upstream.rsplit(":", 1)
+        self._upstream = (host, int(port))
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._host, self._port = self._listening.getsockname()
+        self._open: list[socket.socket] = [self._listening]
+        self.fetches: list[Exchange] = []
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect."""
+        return f"{self._host}:{self._port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in self._open:
+            with contextlib.suppress(OSError):  # its peer was first
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    # ------------------------------------------------------------ connections
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed: the block was left
+            while True:
+                client, _ = self._listening.accept()
+                broker = socket.create_connection(self._upstream)
+                self._open += [client, broker]
+                asked: deque[_Asked] = deque()
+                for pump in (self._pass_requests, self._pass_answers):
+                    threading.Thread(target=pump, args=(client, broker, asked), daemon=True).start()
+
+    def _pass_requests(self, client: socket.socket, broker: socket.socket, asked: deque[_Asked]) -> None:
+        with _both(client, broker):
+            while frame := _receive_frame(client):
+                api_key, version = _KEY_AND_VERSION.unpack_from(frame)
+                request = _request_in(frame, api_key, version) if api_key in _READ else None
+                asked.append(_Asked(api_key, version, request, time.monotonic()))
+                broker.sendall(_LENGTH.pack(len(frame)) + frame)
+
+    def _pass_answers(self, client: socket.socket, broker: socket.socket, asked: deque[_Asked]) -> None:
+        with _both(client, broker):
+            while frame := _receive_frame(broker):
+                question = asked.popleft()
+                if question.request is not None:
+                    frame = self._look_at(question, frame)
+                client.sendall(_LENGTH.pack(len(frame)) + frame)
+
+    def _look_at(self, question: _Asked, frame: bytes) -> bytes:
+        """Note a Fetch; put the proxy's address into what tells addresses."""
+        api_key, version = question.api_key, question.version
+        header_version = response_header_version(api_key, version)
+        header = decode(ResponseHeader, header_version, frame)
+        written = encode(header, header_version)
+        answer: Any = decode(APIS[api_key].response, version, frame, len(written))
+        if api_key == ApiKey.FETCH:
+            waited_ms = (time.monotonic() - question.at) * 1000
+            self.fetches.append(Exchange(version, question.request, answer, waited_ms))
+            return frame
+        for node in self._addresses_in(answer):
+            if node.port > 0:  # else nobody is named: there is an error instead
+                node.host, node.port = self._host, self._port
+        return written + encode(answer, version)
+
+    @staticmethod
+    def _addresses_in(answer: Any) -> list[Any]:
+        if hasattr(answer, "brokers"):
+            return list(answer.brokers)
+        return [answer, *answer.coordinators]
+
+
+@contextlib.contextmanager
+def _both(client: socket.socket, broker: socket.socket) -> Any:
+    """When one side hangs up, so does the other."""
+    try:
+        with contextlib.suppress(OSError):
+            yield
+    finally:
+        for connection in (client, broker):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _request_in(frame: bytes, api_key: int, version: int) -> Any:
+    header_version = request_header_version(api_key, version)
+    header = decode(RequestHeader, header_version, frame)
+    return decode(APIS[api_key].request, version, frame, len(encode(header, header_version)))
+
+
+def _receive_frame(connection: socket.socket) -> bytes:
+    """A frame without its length; empty when the peer has hung up."""
+    prefix = _receive(connection, _LENGTH.size)
+    return _receive(connection, _LENGTH.unpack(prefix)[0]) if prefix else b""
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = connection.recv(min(count - len(data), 1 << 20))
+        if not piece:
+            return b""
+        data += piece
+    return bytes(data)

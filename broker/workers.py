@@ -1,10 +1,12 @@
-"""The threads behind the Worker seam: one writer and one syncer per log directory, one for everything else.
+"""The threads behind the Worker seam: per log directory one writer, one syncer and a few readers; one for the rest.
 
 RULES    1. A write is done in line while the directory's queue is empty, the write is not large and recent ones were
             quick; else by the directory's writer thread, and then later ones queue behind it (design D12a).
          2. Syncs of one directory that wait together are done together, each log once: group commit (design D12b).
          3. Threads run system calls over closed inputs, nothing else; every report is delivered on the loop.
-         4. Threads start when first needed.
+         4. Threads start when first needed. A directory has several readers: one that reads many cold megabytes does not
+            hold up one that opens a log, and disks like it; not so many that a slow directory fills the process.
+         5. A fault in a thread, anything but a StorageError, is raised on the loop.
 NOT HERE What is written and what an error means (`replication/replica_manager.py`).
 """
 
@@ -23,6 +25,7 @@ INLINE_BYTES = 1024 * 1024
 SLOW_S = 0.010
 """An inline write that takes this long sends the directory's writes to its thread for a while."""
 QUICK_S = 0.002
+READERS = 4
 QUICK_IN_A_ROW = 16
 """So many quick writes of the thread bring the directory back in line."""
 
@@ -36,22 +39,27 @@ class _Lane:
         self._loop = loop
         self._name = name
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._threads: list[Thread] = []
         self.waiting = 0  # handed in and not yet reported, counted on the loop
 
     def put(self, run: Run, done: Done) -> None:
-        if self._thread is None:
-            self._thread = Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
+        if not self._threads:
+            self._start()
         self.waiting += 1
         self._queue.put((run, done))
 
     def stop(self) -> None:
         """Finish what is queued and end the thread."""
-        if self._thread is not None:
+        for _ in self._threads:
             self._queue.put(None)
-            self._thread.join()
-            self._thread = None
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _start(self) -> None:
+        thread = Thread(target=self._work, name=self._name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _work(self) -> None:
         while True:
@@ -64,18 +72,38 @@ class _Lane:
             if None in jobs:
                 return
 
-    def _report(self, reports: list[tuple[Done, StorageError | None]]) -> None:
+    def _report(self, reports: list[tuple[Done, Exception | None]]) -> None:
         for done, error in reports:
             self.waiting -= 1
-            done(error)
+            _tell(done, error)
 
 
-def _attempt(run: Run) -> StorageError | None:
+def _attempt(run: Run) -> Exception | None:
     try:
         run()
-    except StorageError as error:
+    except Exception as error:  # noqa: BLE001  # rule 5
         return error
     return None
+
+
+def _tell(done: Done, error: Exception | None) -> None:
+    if error is not None and not isinstance(error, StorageError):
+        raise error
+    done(error)
+
+
+class _ReaderLane(_Lane):
+    """A few threads that take from one queue, one job at a time."""
+
+    def put(self, run: Run, done: Done) -> None:
+        if self.waiting >= len(self._threads) < READERS:
+            self._start()
+        self.waiting += 1
+        self._queue.put((run, done))
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            self._loop.call_soon_threadsafe(self._report, [(job[1], _attempt(job[0]))])
 
 
 class _WriterLane(_Lane):
@@ -94,7 +122,7 @@ class _WriterLane(_Lane):
         error = _attempt(run)
         if time.monotonic() - started >= SLOW_S:
             self._is_slow, self._quick = True, 0
-        done(error)
+        _tell(done, error)
 
     def _timed(self, run: Run) -> None:
         started = time.monotonic()
@@ -113,6 +141,7 @@ class ThreadWorker:
         self._loop = loop
         self._writers: dict[str, _WriterLane] = {}
         self._syncers: dict[str, _Lane] = {}
+        self._readers: dict[str, _ReaderLane] = {}
         self._background = _Lane(loop, "background")
 
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
@@ -129,6 +158,13 @@ class ThreadWorker:
             lane = self._syncers[directory] = _Lane(self._loop, f"syncer {directory}")
         lane.put(run, done)
 
+    def read(self, directory: str, run: Run, done: Done) -> None:
+        """Read something of a log directory, in one of its reader threads."""
+        lane = self._readers.get(directory)
+        if lane is None:
+            lane = self._readers[directory] = _ReaderLane(self._loop, f"reader {directory}")
+        lane.put(run, done)
+
     def background(self, run: Run, done: Done) -> None:
         """Do something whose order does not matter."""
         self._background.put(run, done)
@@ -139,4 +175,4 @@ class ThreadWorker:
             lane.stop()
 
     def _lanes(self) -> list[_Lane]:
-        return [*self._writers.values(), *self._syncers.values(), self._background]
+        return [*self._writers.values(), *self._syncers.values(), *self._readers.values(), self._background]

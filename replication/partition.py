@@ -136,7 +136,11 @@ class Follower:
 
     def is_caught_up(self, leader_end: int, mono_ms: int, max_lag_ms: int) -> bool:
         """Whether it was at the log's end at some time within the allowed lag."""
-        return self.end_offset == leader_end or mono_ms - self.last_caught_up_mono_ms <= max_lag_ms
+        return self.end_offset == leader_end or self.is_within(mono_ms, max_lag_ms)
+
+    def is_within(self, mono_ms: int, max_lag_ms: int) -> bool:
+        """Whether it need not be at the log's end now."""
+        return mono_ms - self.last_caught_up_mono_ms <= max_lag_ms
 
 
 class Partition:
@@ -199,7 +203,7 @@ class Partition:
             self.followers = {replica: Follower(mono_ms if replica in state.isr else 0) for replica in others}
             self._is_settled = False
             if self.log.is_open:
-                self._settle_in()
+                self.settle()
             self._wake(self.key)
         else:
             known = self.followers
@@ -207,8 +211,13 @@ class Partition:
             if self._is_settled:
                 self.own_end_moved()
 
-    def _settle_in(self) -> None:
-        """Learn from the log where this leader begins (rule 6)."""
+    def settle(self, *, may_block: bool = True) -> None:
+        """Learn from the log where this leader begins (rule 6).
+
+        Raises:
+            WouldBlock: the log is not open; not with `may_block`.
+        """
+        self.log.open(may_block=may_block)
         self._is_settled = True
         self.epoch_start_offset = self.log.log_end_offset
         self.high_watermark = self._own_end = self.log.high_watermark
@@ -252,11 +261,14 @@ class Partition:
         self._wake(self.end_key)
 
     # ------------------------------------------------------------ appending
-    def prepare(self, records: bytearray | memoryview, acks: int, wall_ms: int, origin: Origin) -> PreparedAppend:
+    def prepare(
+        self, records: bytearray | memoryview, acks: int, wall_ms: int, origin: Origin, *, may_block: bool = True
+    ) -> PreparedAppend:
         """The first step of an append.
 
         Raises:
             KafkaError: the leader does not take these records.
+            WouldBlock: not with `may_block`.
         """
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -267,8 +279,10 @@ class Partition:
                 f"min.isr requirement of {self.min_isr} for partition {self.topic}-{self.index}",
             )
         if not self._is_settled:
-            self._settle_in()
-        return self.log.prepare(records, leader_epoch=self.leader_epoch, wall_ms=wall_ms, origin=origin)
+            self.settle(may_block=may_block)
+        return self.log.prepare(
+            records, leader_epoch=self.leader_epoch, wall_ms=wall_ms, origin=origin, may_block=may_block
+        )
 
     def commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
         """The last step of an append whose bytes are written."""
@@ -294,6 +308,9 @@ class Partition:
     def own_end_moved(self) -> None:
         """Records were appended or synced: move what follows from it, and settle whom that satisfies."""
         log = self.log
+        if not log.is_open:  # then nothing has happened to it since it was closed
+            self.move_high_watermark()
+            return
         needs_sync = self.needs_sync
         end = log.flushed_end_offset if needs_sync else log.log_end_offset
         if end > self._own_end:
@@ -352,7 +369,7 @@ class Partition:
             waiting.popleft()[1](error)
 
     # ------------------------------------------------------------ reading
-    def _admit(self, believed_epoch: int, *, leader_only: bool) -> None:
+    def _admit(self, believed_epoch: int, *, leader_only: bool, may_block: bool) -> None:
         """Refuse a reader with another idea of who leads (seeds.md F6); be ready for any other.
 
         Raises:
@@ -366,19 +383,30 @@ class Partition:
             if leader_only:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif not self._is_settled:
-            self._settle_in()
+            self.settle(may_block=may_block)
 
-    def read(self, position: FetchPosition, max_bytes: int, reader: Reader, *, min_one_batch: bool) -> ReadInfo:
+    def read(
+        self,
+        position: FetchPosition,
+        max_bytes: int,
+        reader: Reader,
+        *,
+        min_one_batch: bool,
+        may_block: bool = True,
+    ) -> ReadInfo:
         """Batches from a position on, up to what the reader may see (seeds.md F2).
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER;
-                Diverged: the reader must truncate first.
+                Diverged: the reader must truncate first; WouldBlock: not with `may_block`.
         """
-        self._admit(position.leader_epoch, leader_only=reader.leader_only)
+        self._admit(position.leader_epoch, leader_only=reader.leader_only, may_block=may_block)
         if position.last_fetched_epoch >= 0:
+            self.log.open(may_block=may_block)
             self._check_divergence(position)
-        return self.log.read(position.offset, max_bytes, reader.isolation, min_one_batch=min_one_batch)
+        return self.log.read(
+            position.offset, max_bytes, reader.isolation, min_one_batch=min_one_batch, may_block=may_block
+        )
 
     def _check_divergence(self, position: FetchPosition) -> None:
         epoch, end_offset = self.log.end_offset_for_epoch(position.last_fetched_epoch)
@@ -388,16 +416,18 @@ class Partition:
             raise Diverged(epoch, end_offset)
 
     def find_offset(
-        self, timestamp: int, isolation: Isolation, believed_epoch: int, *, leader_only: bool
+        self, timestamp: int, isolation: Isolation, believed_epoch: int, *, leader_only: bool, may_block: bool = True
     ) -> FoundOffset:
         """Answer ListOffsets for one partition.
 
         Raises:
             KafkaError: OFFSET_NOT_AVAILABLE while a new leader's high watermark lags behind, or a refusal
                 as of any reader.
+            WouldBlock: not with `may_block`.
         """
-        self._admit(believed_epoch, leader_only=leader_only)
+        self._admit(believed_epoch, leader_only=leader_only, may_block=may_block)
         log = self.log
+        log.open(may_block=may_block)
         is_lagging = self.is_leader and self.epoch_start_offset > self.high_watermark
         end = self._visible_end(isolation)
         if timestamp == LATEST:
@@ -408,7 +438,10 @@ class Partition:
             return FoundOffset(NO_TIMESTAMP, log.log_start_offset, log.epoch_of(log.log_start_offset))
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return NOTHING_FOUND
-        found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+        if timestamp == MAX_TIMESTAMP:
+            found = log.offset_of_max_timestamp(may_block=may_block)
+        else:
+            found = log.offset_for_timestamp(timestamp, may_block=may_block)
         if found is not None and found[1] < end:
             return FoundOffset(*found)
         if is_lagging:
@@ -422,13 +455,15 @@ class Partition:
             return self.log.last_stable_offset
         return self.log.log_end_offset
 
-    def end_offset_for_epoch(self, epoch: int, believed_epoch: int) -> tuple[int, int]:
+    def end_offset_for_epoch(self, epoch: int, believed_epoch: int, *, may_block: bool = True) -> tuple[int, int]:
         """The largest epoch up to `epoch` and where it ended here; -1, -1 when unknown.
 
         Raises:
             KafkaError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
+            WouldBlock: not with `may_block`.
         """
-        self._admit(believed_epoch, leader_only=True)
+        self._admit(believed_epoch, leader_only=True, may_block=may_block)
+        self.log.open(may_block=may_block)
         return self.log.end_offset_for_epoch(epoch)
 
     # ------------------------------------------------------------ followers
@@ -463,13 +498,19 @@ class Partition:
             return None
         return (*self.isr, replica_id)
 
-    def isr_without_laggards(self, mono_ms: int, max_lag_ms: int) -> tuple[int, ...] | None:
-        """The ISR without followers that fell behind (rule 7); None: no change. Asked from time to time."""
+    def isr_without_laggards(self, mono_ms: int, max_lag_ms: int, *, may_block: bool = True) -> tuple[int, ...] | None:
+        """The ISR without followers that fell behind (rule 7); None: no change. Asked from time to time.
+
+        Raises:
+            WouldBlock: not with `may_block`.
+        """
         if not self.is_leader or not self.followers:
             return None
         if not self._is_settled:
-            self._settle_in()
-        end = self.log.log_end_offset
+            if all(follower.is_within(mono_ms, max_lag_ms) for follower in self.followers.values()):
+                return None
+            self.settle(may_block=may_block)
+        end = self.log.open(may_block=may_block).end_offset
         lost = {
             replica
             for replica, follower in self.followers.items()

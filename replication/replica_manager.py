@@ -7,30 +7,47 @@ RULES    1. What is here follows from the metadata image alone: `apply` makes, c
          3. Of one partition at most one sync runs; what is committed meanwhile is covered by the next (group commit).
          4. A StorageError takes its log directory offline: all its partitions answer KAFKA_STORAGE_ERROR from
             then on, also to those who wait. Other directories go on.
-         5. A partition that is not here is NOT_LEADER_OR_FOLLOWER when the image knows it, else
+         5. Nothing here waits for the disk: what a look would wait for is done by a reader thread (`await_disk`), and
+            then it is looked again. Appends to one partition keep their order: while one waits, later ones queue.
+         6. A partition that is not here is NOT_LEADER_OR_FOLLOWER when the image knows it, else
             UNKNOWN_TOPIC_OR_PARTITION.
 NOT HERE Waiting for data (`purgatory.py` and the fetch handler), what one partition decides (`partition.py`).
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from replication.image import Changes, MetadataImage, PartitionState, ResourceType, TopicImage
 from replication.partition import FetchPosition, Partition, Reader
 from replication.purgatory import Purgatory
 from replication.work import Worker
+from storage.blocking import WouldBlock
 from storage.disk import StorageError
-from storage.log import AppendInfo, Origin, PreparedAppend, ReadInfo
+from storage.log import AppendInfo, Log, Origin, PreparedAppend, ReadInfo
 from storage.log_config import LogConfig, log_config
 from storage.log_manager import LogManager
+
+_log = logging.getLogger("barnabas.replicas")
 
 MAX_LAG_MS: Final = 30_000
 
 Done = Callable[[ErrorCode, AppendInfo | None, KafkaError | None], None]
 """Told once how an append ended: where the records are, or else why not; the KafkaError may be a RejectedRecords."""
+
+
+class Append(NamedTuple):
+    """What somebody wants to have appended."""
+
+    records: bytearray | memoryview
+    acks: int
+    wall_ms: int
+    done: Done
+    origin: Origin
 
 
 class ReplicaManager:
@@ -61,6 +78,8 @@ class ReplicaManager:
         """The cluster as `partitions` follows it."""
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._failed: set[tuple[str, int]] = set()
+        self._waiting_appends: dict[Partition, deque[Append]] = {}
+        self._reading: dict[WouldBlock[Any], list[Callable[[], None]]] = {}
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
         # News upward (seam 12), set by the composition root.
         self.on_leadership: Callable[[Partition], None] | None = None
@@ -137,6 +156,7 @@ class ReplicaManager:
         del self.partitions[key]
         was_leader = partition.is_leader
         partition.vanish()
+        self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if was_leader and self.on_leadership is not None:
             self.on_leadership(partition)
         if partition.is_offline:
@@ -215,19 +235,33 @@ class ReplicaManager:
         except KafkaError as error:
             done(error.code, None, error)
             return
+        append = Append(records, acks, wall_ms, done, origin)
+        waiting = self._waiting_appends.get(partition)
+        if waiting is not None:
+            waiting.append(append)
+        else:
+            self._begin(partition, append)
+
+    def _begin(self, partition: Partition, append: Append) -> bool:
+        """Prepare and write; False where the disk comes first, and `append` is at the head of those who wait for it."""
         log = partition.log
+        records, acks, wall_ms, done, origin = append
         try:
-            prepared = partition.prepare(records, acks, wall_ms, origin)
+            prepared = partition.prepare(records, acks, wall_ms, origin, may_block=False)
+        except WouldBlock as blocked:
+            self._waiting_appends.setdefault(partition, deque()).appendleft(append)
+            self.await_disk(partition, blocked, lambda: self._resume(partition))
+            return False
         except KafkaError as error:
             done(error.code, None, error)
-            return
+            return True
         except StorageError as error:
             self.directory_failed(log.directory, error)
             done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
-            return
+            return True
         if prepared.duplicate is not None:
             self._acknowledge(partition, prepared.duplicate, acks, done)
-            return
+            return True
         partition.writes_in_flight += 1
         self._worker.write(
             log.directory,
@@ -235,6 +269,20 @@ class ReplicaManager:
             lambda: log.write(prepared),
             lambda error: self._written(partition, prepared, acks, wall_ms, done, error),
         )
+        return True
+
+    def _resume(self, partition: Partition) -> None:
+        """The disk has answered: begin the appends that wait, until one has to wait again."""
+        waiting = self._waiting_appends.get(partition, deque())
+        while waiting:
+            if not self._begin(partition, waiting.popleft()):
+                return
+        self._waiting_appends.pop(partition, None)
+
+    def _refuse_waiting(self, partition: Partition, code: ErrorCode) -> None:
+        """The partition is not to be appended to any more."""
+        for append in self._waiting_appends.pop(partition, ()):
+            append.done(code, None, None)
 
     def _written(
         self,
@@ -325,10 +373,11 @@ class ReplicaManager:
 
         Raises:
             KafkaError: for this partition only; Diverged: the follower must truncate first.
+            WouldBlock: `await_disk`, then read again.
         """
         partition = self.find(topic, index)
         try:
-            info = partition.read(position, max_bytes, reader, min_one_batch=min_one_batch)
+            info = partition.read(position, max_bytes, reader, min_one_batch=min_one_batch, may_block=False)
         except StorageError as error:
             self.directory_failed(partition.log.directory, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from error
@@ -338,6 +387,28 @@ class ReplicaManager:
                 self._want_isr(partition, partition.isr_with(reader.replica_id))
         return info
 
+    def await_disk(self, partition: Partition, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
+        """Have a thread do what a look would wait for, and call `then`, whatever came of it: to look again.
+
+        `then` may be called before this returns.
+        """
+        waiting = self._reading.get(blocked)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._reading[blocked] = [then]
+        log = partition.log
+        self._worker.read(log.directory, blocked.run, lambda error: self._was_read(log, blocked, error))
+
+    def _was_read(self, log: Log, blocked: WouldBlock[Any], error: StorageError | None) -> None:
+        if error is None:
+            blocked.finish()
+        elif not log.is_offline:  # else it was deleted while the thread was at work
+            self.directory_failed(log.directory, error)
+        for then in self._reading.pop(blocked):
+            then()
+        blocked.forget()
+
     def _may_join(self, reader: Reader) -> bool:
         """Whether a follower is a broker in good standing, in the registration that it fetches with (KIP-903)."""
         broker = self.image.brokers.get(reader.replica_id)
@@ -345,13 +416,20 @@ class ReplicaManager:
 
     def check_isrs(self, mono_ms: int) -> None:
         """Have followers that fell behind leave their ISR; to be called every half of replica.lag.time.max.ms."""
-        for partition in self.partitions.values():
-            try:
-                isr = partition.isr_without_laggards(mono_ms, self._max_lag_ms)
-            except StorageError as error:
-                self.directory_failed(partition.log.directory, error)
-            else:
-                self._want_isr(partition, isr)
+        for partition in list(self.partitions.values()):
+            self._check_isr(partition, mono_ms)
+
+    def _check_isr(self, partition: Partition, mono_ms: int) -> None:
+        try:
+            isr = partition.isr_without_laggards(mono_ms, self._max_lag_ms, may_block=False)
+        except WouldBlock as blocked:
+            self.await_disk(partition, blocked, lambda: self._check_isr(partition, mono_ms))
+        except StorageError as error:
+            self.directory_failed(partition.log.directory, error)
+        except KafkaError:
+            _log.exception("the ISR of %s cannot be checked", partition)
+        else:
+            self._want_isr(partition, isr)
 
     def _want_isr(self, partition: Partition, isr: tuple[int, ...] | None) -> None:
         if isr is not None and self.on_isr_wanted is not None:
@@ -384,6 +462,7 @@ class ReplicaManager:
                 is_news = True
                 was_leader = partition.is_leader
                 partition.go_offline()
+                self._refuse_waiting(partition, ErrorCode.KAFKA_STORAGE_ERROR)
                 if was_leader and self.on_leadership is not None:
                     self.on_leadership(partition)
         if is_news and self.on_directory_failed is not None:

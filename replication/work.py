@@ -2,7 +2,8 @@
 
 RULES    1. `run` sees only what was closed over when it was made; it may run in another thread.
          2. `done` runs on the thread of the state machines, with None or the error that `run` raised.
-         3. Writes of one log directory are done in the order in which they were handed in; so are its syncs.
+         3. Writes of one log directory are done in the order in which they were handed in; so are its syncs. Reads are
+            done in any order, and none waits long for another.
          4. `done` may be called before the call that handed the work in returns.
 NOT HERE Threads (`broker/workers.py`); a simulation brings a worker of its own.
 """
@@ -27,8 +28,11 @@ class Worker(Protocol):
     def sync(self, directory: str, run: Run, done: Done) -> None:
         """Make something of a log directory durable; never in line with the caller."""
 
+    def read(self, directory: str, run: Run, done: Done) -> None:
+        """Read something of a log directory that is not at hand; never in line with the caller."""
+
     def background(self, run: Run, done: Done) -> None:
-        """Do something whose order does not matter: deleting files, warming pages."""
+        """Do something whose order does not matter: deleting files, writing checkpoints."""
 
 
 class InlineWorker:
@@ -40,6 +44,10 @@ class InlineWorker:
 
     def sync(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002
         """Sync at once."""
+        _run_and_report(run, done)
+
+    def read(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002
+        """Read at once."""
         _run_and_report(run, done)
 
     def background(self, run: Run, done: Done) -> None:

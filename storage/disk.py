@@ -8,6 +8,8 @@ RULES    1. Every failure of the system leaves here as `StorageError`, a sentenc
          5. Mappings are for reading only, and are closed before their file is cut: touching a page beyond the end
             would be SIGBUS, a store that finds the disk full too.
          6. `sync` is data and size (fdatasync); a name is durable after `sync_dir` of its directory.
+         7. `is_resident`, `pread_if_resident` and `drop_cache` never wait; what is told of the cache may be untrue a
+            moment later, when memory is short (docs/decisions/0014-reads-never-block-the-loop.md).
 NOT HERE When to sync (log.py), and what the bytes mean. Tests and simulations bring a `Disk` of their own: subclass
          it and override `open`, or `File` and its two system calls.
 """
@@ -20,6 +22,8 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from storage.residency import Residency
 
 Buffer = bytes | bytearray | memoryview
 
@@ -96,6 +100,26 @@ class File:
         except OSError as error:
             raise StorageError("read", self.path, error) from error
         return data
+
+    def pread_if_resident(self, length: int, position: int) -> bytes | None:
+        """The same where it need not wait for the disk; None where it would have to, for any of the bytes."""
+        return self.pread(length, position) if self.is_resident(position, length) else None
+
+    def is_resident(self, position: int, length: int) -> bool:
+        """Whether all of these bytes, which are in the file, can be read without waiting for the disk."""
+        return self._disk.residency.covers(self._descriptor, position, length)
+
+    def resident_bytes(self, position: int, length: int) -> int:
+        """About how much of it lies in the page cache, reads under way included; all where nobody can tell."""
+        return self._disk.residency.count(self._descriptor, position, length)
+
+    def drop_cache(self, position: int, length: int) -> None:
+        """Let the page cache forget these bytes, as far as they are not in use or unwritten."""
+        if hasattr(os, "posix_fadvise"):
+            try:
+                os.posix_fadvise(self._descriptor, position, length, os.POSIX_FADV_DONTNEED)
+            except OSError as error:
+                raise StorageError("give back the cache of", self.path, error) from error
 
     def pread_into(self, view: memoryview | bytearray, position: int) -> int:
         """Fill `view`; return how many bytes there were, fewer only where the file ends."""
@@ -197,6 +221,7 @@ class Disk:
 
     def __init__(self) -> None:
         self._held: set[int] = set()
+        self.residency = Residency()
 
     @property
     def open_files(self) -> int:

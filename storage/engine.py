@@ -11,6 +11,7 @@ RULES    1. An engine stores whole batches in the order of their offsets and nev
          5. A region keeps its file open. Data that are deleted meanwhile can still be sent.
          6. Every method may raise StorageError; then what was published before is still there and can be read.
             A failed `reserve` has reserved nothing. After any other failure the log directory goes offline.
+            With `may_block=False` a look raises WouldBlock (blocking.py) where it would wait for the disk.
          7. A new engine object has opened no file. `open` comes first, and `recover` if it says so; an engine that is
             new on disk starts empty at offset 0.
 NOT HERE High watermark, leader epochs, producers, log start offset below the granularity of a segment (log.py).
@@ -156,6 +157,10 @@ class Engine(Protocol):
 
     # ---- append ------------------------------------------------------------------------------------------
 
+    def be_ready_to_append(self) -> None:
+        """Raise WouldBlock where an append would first have to open files that `close_idle` let go of."""
+        ...
+
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> Reservation:
         """Find the place for `size` bytes, behind all that is reserved; begin a new segment when it is time.
 
@@ -202,7 +207,9 @@ class Engine(Protocol):
         """Where `recover` has to begin after a crash at this moment: never behind the flushed end, perhaps before it."""
         ...
 
-    def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> Located:
+    def locate(
+        self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool, may_block: bool = True
+    ) -> Located:
         """Where the batches from `offset` on lie.
 
         The first is the first batch whose last offset is at or behind `offset`; only batches wholly before
@@ -230,6 +237,14 @@ class Engine(Protocol):
         """The greatest timestamp in the log and the last offset of the first batch that has it; None when empty."""
         ...
 
+    def copy(self) -> Engine:
+        """What a thread may look things up in while this one goes on; nothing is to be changed by it."""
+        ...
+
+    def learn(self, copy: Engine) -> None:
+        """Take over the files that a copy has opened meanwhile."""
+        ...
+
     def segments(self) -> list[SegmentInfo]:
         """The segments from the oldest to the active one; there is always one. Opens no file."""
         ...
@@ -244,7 +259,7 @@ class Engine(Protocol):
         """Remember a transaction whose abort marker was published last."""
         ...
 
-    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def aborted(self, start_offset: int, end_offset: int, *, may_block: bool = True) -> list[AbortedTransaction]:
         """The aborted transactions with records in the range, in the order of their markers."""
         ...
 

@@ -6,7 +6,8 @@ RULES    1. Log start <= high watermark <= log end; the last stable offset is no
             names, settings, the checkpointed figures, `assign_epoch` for a leader that begins at the end.
          3. Cutting (truncate, trim, roll, close) happens while no append is under way; the caller sees to that.
          4. The recovery point moves only by `flushed`: all before it, and the epochs up to it, are durable then.
-         5. After a StorageError the log directory goes offline (`go_offline`); from then on every use is refused with
+         5. Who may not wait for the disk says `may_block=False` and may be told WouldBlock (blocking.py).
+         6. After a StorageError the log directory goes offline (`go_offline`); from then on every use is refused with
             KAFKA_STORAGE_ERROR.
 NOT HERE The steps of an append (appends.py), how batches lie on disk (engine.py), what opening has to mend
          (recovery.py), who leads and when the high watermark moves (replication/partition.py), when to flush or
@@ -16,26 +17,30 @@ NOT HERE The steps of an append (appends.py), how batches lie on disk (engine.py
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import FileRegion
 from storage.appends import AppendInfo, Appends, PreparedAppend
+from storage.blocking import WouldBlock
 from storage.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
 from storage.disk import Disk, StorageError
+from storage.elsewhere import Elsewhere
 from storage.engine import AbortedTransaction, Buffer, Engine, EngineFactory
 from storage.leader_epochs import UNDEFINED, LeaderEpochs
 from storage.log_config import LogConfig
 from storage.partition_directory import names_sync
 from storage.producers import ProducerState
 from storage.reads import HIGH_WATERMARK, LAST_STABLE, LOG_END, Isolation, ReadInfo, out_of_range
-from storage.recovery import open_parts, restore_producers
+from storage.recovery import OpenParts, open_parts, restore_producers
 from storage.retention import expired_end, next_expiry_ms
 from storage.snapshots import Snapshots
 from storage.timestamps import first_record, latest_record
 from storage.validation import Origin, validate_replicated
 
 _new_tuple = tuple.__new__
+T = TypeVar("T")
 
 
 class Checkpoint(NamedTuple):
@@ -50,10 +55,10 @@ class Log:
     """The log of one partition."""
 
     __slots__ = (
-        "_appends", "_closed_end", "_disk", "_engine", "_engine_factory", "_epoch_to_assign", "_epochs",
-        "_high_watermark", "_is_clean", "_is_named_durably", "_log_start_offset", "_producers", "_recovery_point",
-        "_retention_due_ms", "_snapshots", "_topic_id", "_unflushed_since_ms", "config", "directory", "doomed",
-        "is_offline", "name", "partition", "path", "topic",
+        "_appends", "_closed_end", "_disk", "_elsewhere", "_engine", "_engine_factory", "_epoch_to_assign", "_epochs",
+        "_high_watermark", "_is_clean", "_is_named_durably", "_log_start_offset", "_opening", "_producers",
+        "_recovery_point", "_refusal", "_retention_due_ms", "_snapshots", "_topic_id", "_unflushed_since_ms", "config",
+        "directory", "doomed", "is_offline", "name", "partition", "path", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +108,9 @@ class Log:
         self._unflushed_since_ms = -1
         self._retention_due_ms = 0
         self._closed_end = -1
+        self._opening: WouldBlock[OpenParts] | None = None  # under way in a thread
+        self._refusal: KafkaError | None = None  # what that thread found instead of a log
+        self._elsewhere: Elsewhere | None = None  # questions that threads answer
         # The parts of an open log; `_engine` tells whether it is one.
         self._engine: Engine | None = None
         self._appends: Appends
@@ -145,13 +153,31 @@ class Log:
         start_offset = engine.open(self._recovery_point)
         return 0 if start_offset is None else engine.bytes_to_recover(start_offset)
 
-    def open(self) -> Engine:
-        """Open and, where that is needed, recover; harmless when open. The engine is for looking at only."""
-        if self._engine is not None:
-            return self._engine
+    def open(self, *, may_block: bool = True) -> Engine:
+        """Open and, where that is needed, recover; harmless when open. The engine is for looking at only.
+
+        Raises:
+            KafkaError: the directory is offline, or nothing can be made of what lies there.
+            WouldBlock: it is not open and `may_block` is false, or a thread is opening it already.
+        """
+        engine = self._engine
+        if engine is not None:
+            return engine
         if self.is_offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory of {self.name} is offline")
-        parts = open_parts(
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+        if may_block and self._opening is None:
+            return self._adopt(self._opener()())
+        if self._opening is None:
+            self._opening = WouldBlock(self._opener(), self._opened)
+        raise self._opening
+
+    def _opener(self) -> Callable[[], OpenParts]:
+        """Closed work that opens what lies on disk."""
+        return partial(
+            open_parts,
             self._disk,
             self.path,
             self.name,
@@ -159,6 +185,15 @@ class Log:
             recovery_point=None if self._is_clean else self._recovery_point,
             log_start_offset=self._log_start_offset,
         )
+
+    def _opened(self, parts: OpenParts | KafkaError) -> None:
+        self._opening = None
+        if isinstance(parts, KafkaError):
+            self._refusal = parts
+        elif not self.is_offline:
+            self._adopt(parts).update_config(self.config)  # which may have changed meanwhile
+
+    def _adopt(self, parts: OpenParts) -> Engine:
         engine, self._epochs, self._producers, self._snapshots, self._log_start_offset = parts
         self._appends = Appends(self.name, parts, self.config)
         self._engine = engine
@@ -188,7 +223,7 @@ class Log:
         self._epochs.write(sync=sync)
         self._recovery_point = engine.recovery_point
         engine.close()
-        self._engine = None
+        self._let_go()
 
     def vouch(self) -> None:
         """What was closed without a sync is durable now."""
@@ -209,7 +244,16 @@ class Log:
         self.is_offline = True
         if self._engine is not None:
             self._appends.give_up()
-            self._engine = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._engine = None
+        self._is_cut()
+        self._elsewhere = None
+
+    def _is_cut(self) -> None:
+        if self._elsewhere is not None:
+            self._elsewhere.give_up()
 
     def delete(self) -> None:
         """Give up the data and refuse every use; the directory is the caller's to remove."""
@@ -298,15 +342,25 @@ class Log:
     # ---- append ------------------------------------------------------------------------------------------
 
     def prepare(
-        self, records: bytearray | memoryview, *, leader_epoch: int, wall_ms: int, origin: Origin = Origin.CLIENT
+        self,
+        records: bytearray | memoryview,
+        *,
+        leader_epoch: int,
+        wall_ms: int,
+        origin: Origin = Origin.CLIENT,
+        may_block: bool = True,
     ) -> PreparedAppend:
         """Check a leader's records and give them their offsets, in place: `records` must be writable (appends.py).
 
         Raises:
             KafkaError: the records are refused, and nothing has happened; RejectedRecords may name single ones.
+            WouldBlock: not with `may_block`.
         """
-        if self._engine is None:
-            self.open()
+        engine = self._engine
+        if engine is None:
+            engine = self.open(may_block=may_block)
+        if not may_block:
+            engine.be_ready_to_append()
         return self._appends.prepare(records, leader_epoch, wall_ms, origin, self._log_start_offset)
 
     def prepare_as_follower(
@@ -375,15 +429,24 @@ class Log:
 
     # ---- read --------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_batch: bool = True) -> ReadInfo:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation,
+        *,
+        min_one_batch: bool = True,
+        may_block: bool = True,
+    ) -> ReadInfo:
         """Where the batches from `offset` on lie, up to what the isolation allows; empty at or behind that.
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE before the log's start or behind its end.
+            WouldBlock: where they lie is not known without the disk; not with `may_block`.
         """
         engine = self._engine
         if engine is None:
-            engine = self.open()
+            engine = self.open(may_block=may_block)
         start_offset, end_offset, high_watermark = self._log_start_offset, engine.end_offset, self._high_watermark
         if not start_offset <= offset <= end_offset:
             raise out_of_range(self.name, offset, start_offset, end_offset)
@@ -393,30 +456,52 @@ class Log:
         regions: tuple[FileRegion, ...] = ()
         size = 0
         if offset < bound:
-            regions, size, found_end, _ = engine.locate(offset, max_bytes, bound, min_one_batch=min_one_batch)
+            regions, size, found_end, _ = engine.locate(
+                offset, max_bytes, bound, min_one_batch=min_one_batch, may_block=may_block
+            )
             if aborted is not None and size:
-                aborted = engine.aborted(offset, found_end)
+                aborted = engine.aborted(offset, found_end, may_block=may_block)
         return _new_tuple(ReadInfo, (regions, size, high_watermark, stable, start_offset, end_offset, aborted))
 
-    def read_records(self, offset: int, max_bytes: int) -> Buffer:
+    def read_records(self, offset: int, max_bytes: int, *, may_block: bool = True) -> Buffer:
         """Whole batches in memory, at least one, from the one that holds `offset`; empty at the log's end.
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE.
+            WouldBlock: not with `may_block`.
         """
-        engine = self.open()
+        engine = self.open(may_block=may_block)
         if not self._log_start_offset <= offset <= engine.end_offset:
             raise out_of_range(self.name, offset, self._log_start_offset, engine.end_offset)
-        return engine.read_batches(offset, max_bytes)
+        if may_block:
+            return engine.read_batches(offset, max_bytes)
+        return self._ask(("records", offset), lambda copy: copy.read_batches(offset, max_bytes))
 
-    def offset_for_timestamp(self, target_ms: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record that is not before a time; None when there is none."""
-        engine = self.open()
-        return first_record(engine, target_ms, self._log_start_offset)
+    def offset_for_timestamp(self, target_ms: int, *, may_block: bool = True) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record that is not before a time; None when there is none.
 
-    def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record with the greatest timestamp; None when empty."""
-        return latest_record(self.open())
+        Raises:
+            WouldBlock: not with `may_block`.
+        """
+        engine = self.open(may_block=may_block)
+        start_offset = self._log_start_offset
+        if may_block:
+            return first_record(engine, target_ms, start_offset)
+        return self._ask(("time", target_ms), lambda copy: first_record(copy, target_ms, start_offset))
+
+    def offset_of_max_timestamp(self, *, may_block: bool = True) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record with the greatest timestamp; None when empty.
+
+        Raises:
+            WouldBlock: not with `may_block`.
+        """
+        engine = self.open(may_block=may_block)
+        return latest_record(engine) if may_block else self._ask(("latest", 0), latest_record)
+
+    def _ask(self, question: tuple[str, int], look: Callable[[Engine], T]) -> T:
+        if self._elsewhere is None:
+            self._elsewhere = Elsewhere(self.open())
+        return self._elsewhere.ask(question, look)
 
     # ---- leader epochs -----------------------------------------------------------------------------------
 
@@ -460,6 +545,7 @@ class Log:
         if offset < engine.start_offset:
             self.truncate_fully(offset)
             return True
+        self._is_cut()
         engine.truncate(offset)
         self._appends.next_offset = end_offset = engine.end_offset
         self._epochs.truncate(end_offset)
@@ -530,6 +616,7 @@ class Log:
         return True
 
     def _begin_at(self, offset: int) -> None:
+        self._is_cut()
         self.open().reset(offset)
         self._appends.next_offset = offset
         self._epochs.clear()

@@ -8,6 +8,9 @@ RULES    1. Answered at once: no wait wanted, nothing asked, min_bytes there, an
          4. An incremental answer names a partition only when it has records, an error, or bounds that the client was
             not told yet; a full one names all that were asked.
          5. Records are regions of files, never bytes.
+         6. A partition where a look would wait for the disk is *cold*: a thread does what there is to do, and then it is
+            looked at again. An incremental answer with records leaves cold partitions for the next fetch; any other
+            waits for them, also beyond the time that the client would wait for records, as Apache Kafka's would.
 NOT HERE Sessions and their dirty sets (`fetch_sessions.py`), who may see how much (`replication/partition.py`).
 """
 
@@ -33,11 +36,13 @@ from protocol.messages.produce_fetch import (
 from replication.partition import Diverged, Reader
 from replication.purgatory import Purgatory, Waiter
 from replication.replica_manager import ReplicaManager
+from storage.blocking import WouldBlock
 from storage.log import Isolation, ReadInfo
 
 CONSUMER: Final = -1
 FUTURE_LOCAL_REPLICA: Final = -3
 DEFAULT_MAX_BYTES: Final = 55 * 1024 * 1024
+NEVER: Final = 1 << 40  # milliseconds since the machine started
 _FIRST_VERSION_WITH_RACK: Final = 11
 _FIRST_VERSION_WITH_IDS: Final = 13
 _FIRST_VERSION_WITH_REPLICA_STATE: Final = 15
@@ -91,7 +96,7 @@ class FetchHandler:
             watchlist.waiter.give_way()
         fetch.look(ctx.mono_ms)
         if request.max_wait_ms <= 0 or not watchlist.partitions or fetch.is_enough:
-            return fetch.answer()
+            return fetch.answer() if fetch.is_complete else fetch.park(NEVER)
         return fetch.park(ctx.mono_ms + request.max_wait_ms)
 
     def _reader(self, version: int, request: FetchRequest) -> Reader:
@@ -115,8 +120,8 @@ class _Fetch(Waiter):
     """One request in work, from its first look to its answer."""
 
     __slots__ = (
-        "_bytes", "_ctx", "_found", "_handler", "_is_new_session", "_max_bytes", "_may_replicate", "_min_bytes",
-        "_must_answer", "_pending", "_rack", "_reader", "_watchlist",
+        "_bytes", "_cold", "_ctx", "_found", "_handler", "_is_late", "_is_new_session", "_max_bytes", "_may_replicate",
+        "_min_bytes", "_must_answer", "_pending", "_rack", "_reader", "_thawed", "_watchlist",
     )  # fmt: skip
 
     def __init__(
@@ -133,6 +138,9 @@ class _Fetch(Waiter):
         self._is_new_session = request.session_epoch == 0
         self._found: dict[FetchedPartition, _Found] = {}
         self._bytes = 0
+        self._cold: dict[FetchedPartition, int | None] = {}  # with the time of the look that found it cold
+        self._thawed: dict[FetchedPartition, int | None] = {}  # to be looked at again, as of that time
+        self._is_late = False
         self._must_answer = False
         self._pending: Pending | None = None
         self._may_replicate = not reader.is_follower or handler.authorizer.authorize(
@@ -142,14 +150,29 @@ class _Fetch(Waiter):
     @property
     def is_enough(self) -> bool:
         """Whether what was found is an answer."""
-        return self._bytes >= self._min_bytes or self._must_answer
+        return self._bytes >= self._min_bytes or self._must_answer or self._is_late
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing cold is missing in an answer (rule 6)."""
+        if not self._cold:
+            return True
+        return self._watchlist.is_incremental and not self._is_new_session and (self._bytes > 0 or self._must_answer)
 
     # ------------------------------------------------------------ looking
     def look(self, fetched_mono_ms: int | None) -> None:
         """Look at the dirty partitions; `fetched_mono_ms` is when a follower asked, None when this is another look."""
+        self._look_once(fetched_mono_ms)
+        while self._thawed:  # at once, where the disk is the caller's own affair
+            self._look_once(None)
+
+    def _look_once(self, fetched_mono_ms: int | None) -> None:
         watchlist, found = self._watchlist, self._found
         is_partial = watchlist.is_incremental and not self._is_new_session
         dirty = watchlist.dirty
+        thawed, self._thawed = self._thawed, {}
+        for partition in thawed:
+            dirty[partition] = None
         for partition in list(dirty):
             before = found.pop(partition, None)
             if before is not None:
@@ -158,10 +181,15 @@ class _Fetch(Waiter):
             if room <= 0 and is_partial and self._bytes:
                 break
             del dirty[partition]
-            look = found[partition] = self._look_at(partition, room, fetched_mono_ms)
-            self._bytes += look[1]
+            if partition in self._cold:
+                continue
+            look = self._look_at(partition, room, thawed.get(partition, fetched_mono_ms))
+            if look is not None:
+                found[partition] = look
+                self._bytes += look[1]
 
-    def _look_at(self, partition: FetchedPartition, room: int, fetched_mono_ms: int | None) -> _Found:
+    def _look_at(self, partition: FetchedPartition, room: int, fetched_mono_ms: int | None) -> _Found | None:
+        """What there is; None where the disk must be asked first."""
         replicas, reader = self._handler.replicas, self._reader
         try:
             topic = partition.topic
@@ -181,6 +209,11 @@ class _Fetch(Waiter):
                 min_one_batch=self._bytes == 0 and selected is None,
                 fetched_mono_ms=fetched_mono_ms,
             )
+        except WouldBlock as blocked:
+            assert topic is not None
+            self._cold[partition] = fetched_mono_ms
+            replicas.await_disk(replicas.find(topic, partition.index), blocked, lambda: self._warmed(partition))
+            return None
         except KafkaError as error:
             return self._refusal(partition, error.code), 0, True
         except Diverged as diverged:
@@ -242,6 +275,12 @@ class _Fetch(Waiter):
         return data
 
     # ------------------------------------------------------------ waiting
+    def _warmed(self, partition: FetchedPartition) -> None:
+        """The disk has answered: look again."""
+        if partition in self._cold:  # else this request is over
+            self._thawed[partition] = self._cold.pop(partition)
+            self.wake()
+
     def park(self, deadline_mono_ms: int) -> Pending:
         """Wait for movement; nothing can have moved since the look, for nobody else ran."""
         watchlist = self._watchlist
@@ -257,15 +296,19 @@ class _Fetch(Waiter):
         self.look(None)
         watchlist = self._watchlist
         is_over = isinstance(watchlist, FetchSession) and watchlist.is_closed
-        if not self.is_enough and not is_over:
+        if not is_over and not (self.is_enough and self.is_complete):
             return False
         self._finish(self.answer())
         return True
 
     def expire(self) -> None:
-        """The wait is over: answer with what there is."""
+        """The wait for records is over: answer with what there is, or what the disk will say (rule 6)."""
         self.look(None)
-        self._finish(self.answer())
+        self._is_late = True
+        if self.is_complete:
+            self._finish(self.answer())
+        else:
+            self._handler.purgatory.park(self, (), NEVER)
 
     def give_way(self) -> None:
         """Another request of the session has come, so nobody waits for this answer."""
@@ -299,10 +342,11 @@ class _Fetch(Waiter):
         if not watchlist.is_incremental:
             chosen = watchlist.partitions.values()
         else:
+            looked_at = watchlist.partitions.values() if self._is_new_session else found
             chosen = [
                 partition
-                for partition, (data, size, _) in found.items()
-                if self._tell(partition, data, size) or self._is_new_session
+                for partition in looked_at
+                if partition in found and self._tell(partition, *found[partition]) | self._is_new_session
             ]
             self._keep_dirty()
         topics: list[FetchableTopicResponse] = []
@@ -324,7 +368,7 @@ class _Fetch(Waiter):
             response.node_endpoints = node_endpoints(self._handler.replicas.image, leaders, listener)
         return response
 
-    def _tell(self, partition: FetchedPartition, data: PartitionData, size: int) -> bool:
+    def _tell(self, partition: FetchedPartition, data: PartitionData, size: int, _has_more: bool) -> bool:  # noqa: FBT001
         """Whether the client must be told (rule 4); remembers that it was."""
         if data.error_code or data.diverging_epoch is not None:
             partition.told_high_watermark = -1  # so that it is told again when the error is gone
@@ -342,8 +386,11 @@ class _Fetch(Waiter):
     def _keep_dirty(self) -> None:
         """Look again next time where there is more: first where there was no room, last where something was given."""
         watchlist = self._watchlist
+        self._cold |= self._thawed
         served: list[FetchedPartition] = []
-        starved: list[FetchedPartition] = []
+        starved: list[FetchedPartition] = [*self._cold]
+        self._cold.clear()
+        self._thawed.clear()
         for partition, (data, size, has_more) in self._found.items():
             if has_more:
                 (served if size or data.error_code else starved).append(partition)

@@ -3,16 +3,19 @@
 RULES    1. A consumer (replica id -1) sees up to its isolation's end, others to the log's end; only the debugging
             consumer (-2) may ask a replica that does not lead.
          2. A time with no record at or after it has offset -1 and timestamp -1, and no error.
-         3. A partition that ListOffsets names twice is INVALID_REQUEST; a stand-in for a time that the version does not
+         3. What would wait for the disk, a time nearly always, is looked up by a thread; the answer waits for all.
+         4. A partition that ListOffsets names twice is INVALID_REQUEST; a stand-in for a time that the version does not
             know is UNSUPPORTED_VERSION.
 NOT HERE Finding an offset (`replication/partition.py`, `storage/log.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from broker.handlers.router import RequestContext, Route
+from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
@@ -28,6 +31,7 @@ from protocol.messages.produce_fetch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from protocol.schema import Message
 from replication.partition import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -35,8 +39,10 @@ from replication.partition import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    Partition,
 )
 from replication.replica_manager import ReplicaManager
+from storage.blocking import WouldBlock
 from storage.disk import StorageError
 from storage.log import Isolation
 
@@ -57,14 +63,15 @@ class OffsetsHandler:
         self._authorizer = authorizer
 
     # ------------------------------------------------------------ by time
-    def list_offsets(self, ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    def list_offsets(self, ctx: RequestContext, request: ListOffsetsRequest) -> Message | Pending:
         """Answer one ListOffsets."""
         isolation = Isolation.LOG_END
         if request.replica_id == CONSUMER:
             isolation = Isolation.LAST_STABLE if request.isolation_level else Isolation.HIGH_WATERMARK
         leader_only = request.replica_id != DEBUGGING_CONSUMER
         repeated = _repeated(request)
-        topics = []
+        response = ListOffsetsResponse(topics=[])
+        lookups = _Lookups(self._replicas, response)
         for topic in request.topics:
             refusal = ErrorCode.NONE
             if not self._may_describe(ctx, topic.name):
@@ -76,79 +83,108 @@ class OffsetsHandler:
                 if (topic.name, asked.partition_index) in repeated:
                     answer.error_code = ErrorCode.INVALID_REQUEST
                 elif not refusal:
-                    try:
-                        self._find(ctx.api_version, topic.name, asked, isolation, answer, leader_only=leader_only)
-                    except KafkaError as error:
-                        answer.error_code = _code_for(ctx.api_version, error.code)
-            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-        return ListOffsetsResponse(topics=topics)
-
-    def _find(
-        self,
-        version: int,
-        topic: str,
-        asked: ListOffsetsPartition,
-        isolation: Isolation,
-        answer: ListOffsetsPartitionResponse,
-        *,
-        leader_only: bool,
-    ) -> None:
-        if asked.timestamp < 0 and version < _FIRST_VERSION.get(asked.timestamp, _NEVER):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-        partition = self._replicas.find(topic, asked.partition_index)
-        try:
-            found = partition.find_offset(
-                asked.timestamp, isolation, asked.current_leader_epoch, leader_only=leader_only
-            )
-        except StorageError as error:
-            raise self._replicas.guard(partition, error) from error
-        answer.timestamp = found.timestamp
-        answer.offset = found.offset
-        if version >= 4:
-            answer.leader_epoch = found.leader_epoch
+                    find = partial(_find, ctx.api_version, asked, isolation, answer, leader_only=leader_only)
+                    lookups.look(topic.name, asked.partition_index, find, partial(_refuse, ctx.api_version, answer))
+            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        return lookups.settle()
 
     # ------------------------------------------------------------ by epoch
-    def offset_for_leader_epoch(
-        self, ctx: RequestContext, request: OffsetForLeaderEpochRequest
-    ) -> OffsetForLeaderEpochResponse:
+    def offset_for_leader_epoch(self, ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> Message | Pending:
         """Answer one OffsetForLeaderEpoch; a broker may ask about every topic, a client about what it may describe."""
         is_broker = self._authorizer.authorize(ctx.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
-        return OffsetForLeaderEpochResponse(
-            topics=[
-                OffsetForLeaderTopicResult(
-                    topic=topic.topic,
-                    partitions=[
-                        self._end_of_epoch(
-                            topic.topic, asked, is_allowed=is_broker or self._may_describe(ctx, topic.topic)
-                        )
-                        for asked in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
-
-    def _end_of_epoch(
-        self, topic: str, asked: OffsetForLeaderPartition, *, is_allowed: bool
-    ) -> OffsetForLeaderEpochEpochEndOffset:
-        answer = OffsetForLeaderEpochEpochEndOffset(error_code=0, partition=asked.partition)
-        if not is_allowed:
-            answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            return answer
-        try:
-            partition = self._replicas.find(topic, asked.partition)
-            try:
-                end = partition.end_offset_for_epoch(asked.leader_epoch, asked.current_leader_epoch)
-            except StorageError as error:
-                raise self._replicas.guard(partition, error) from error
-        except KafkaError as error:
-            answer.error_code = error.code
-        else:
-            answer.leader_epoch, answer.end_offset = end
-        return answer
+        response = OffsetForLeaderEpochResponse(topics=[])
+        lookups = _Lookups(self._replicas, response)
+        for topic in request.topics:
+            is_allowed = is_broker or self._may_describe(ctx, topic.topic)
+            answers = []
+            for asked in topic.partitions:
+                answer = OffsetForLeaderEpochEpochEndOffset(error_code=0, partition=asked.partition)
+                answers.append(answer)
+                if is_allowed:
+                    lookups.look(
+                        topic.topic,
+                        asked.partition,
+                        partial(_end_of_epoch, asked, answer),
+                        partial(_refuse, ctx.api_version, answer),
+                    )
+                else:
+                    answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
+        return lookups.settle()
 
     def _may_describe(self, ctx: RequestContext, topic: str) -> bool:
         return self._authorizer.authorize(ctx.principal, Operation.DESCRIBE, Resource.TOPIC, topic)
+
+
+class _Lookups:
+    """The look-ups of one request, some of which may wait for the disk (replication/replica_manager.py rule 5)."""
+
+    def __init__(self, replicas: ReplicaManager, response: ListOffsetsResponse | OffsetForLeaderEpochResponse) -> None:
+        self._replicas = replicas
+        self._response = response
+        self._waiting = 0
+        self._pending: Pending | None = None
+
+    def look(
+        self, topic: str, index: int, find: Callable[[Partition], None], refuse: Callable[[ErrorCode], None]
+    ) -> None:
+        """Have `find` fill in one partition's answer, now or when the disk has been asked."""
+        try:
+            partition = self._replicas.find(topic, index)
+            try:
+                find(partition)
+            except StorageError as error:
+                raise self._replicas.guard(partition, error) from error
+        except WouldBlock as blocked:
+            self._waiting += 1
+            again = partial(self._again, topic, index, find, refuse)
+            self._replicas.await_disk(partition, blocked, again)
+        except KafkaError as error:
+            refuse(error.code)
+
+    def settle(self) -> Message | Pending:
+        """The answer, or the promise of one."""
+        if not self._waiting:
+            return self._response
+        self._pending = Pending()
+        return self._pending
+
+    def _again(
+        self, topic: str, index: int, find: Callable[[Partition], None], refuse: Callable[[ErrorCode], None]
+    ) -> None:
+        pending = self._pending
+        if pending is None or not pending.is_done:  # else the connection is gone
+            self.look(topic, index, find, refuse)
+        self._waiting -= 1
+        if pending is not None and not self._waiting:
+            pending.complete(self._response)
+
+
+def _find(
+    version: int,
+    asked: ListOffsetsPartition,
+    isolation: Isolation,
+    answer: ListOffsetsPartitionResponse,
+    partition: Partition,
+    *,
+    leader_only: bool,
+) -> None:
+    if asked.timestamp < 0 and version < _FIRST_VERSION.get(asked.timestamp, _NEVER):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    found = partition.find_offset(
+        asked.timestamp, isolation, asked.current_leader_epoch, leader_only=leader_only, may_block=False
+    )
+    answer.timestamp = found.timestamp
+    answer.offset = found.offset
+    if version >= 4:
+        answer.leader_epoch = found.leader_epoch
+
+
+def _end_of_epoch(
+    asked: OffsetForLeaderPartition, answer: OffsetForLeaderEpochEpochEndOffset, partition: Partition
+) -> None:
+    end = partition.end_offset_for_epoch(asked.leader_epoch, asked.current_leader_epoch, may_block=False)
+    answer.leader_epoch, answer.end_offset = end
 
 
 def _repeated(request: ListOffsetsRequest) -> set[tuple[str, int]]:
@@ -164,10 +200,12 @@ def _repeated(request: ListOffsetsRequest) -> set[tuple[str, int]]:
     return repeated
 
 
-def _code_for(version: int, code: ErrorCode) -> ErrorCode:
+def _refuse(
+    version: int, answer: ListOffsetsPartitionResponse | OffsetForLeaderEpochEpochEndOffset, code: ErrorCode
+) -> None:
     if code == ErrorCode.OFFSET_NOT_AVAILABLE and version < _FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
-        return ErrorCode.LEADER_NOT_AVAILABLE
-    return code
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    answer.error_code = code
 
 
 def routes(handler: OffsetsHandler) -> list[Route]:

@@ -14,7 +14,8 @@ RULES    1. An entry names a whole batch, never the inside of one.
             section is looked up in the mapped file.
          4. `append` touches memory only; `write_out` brings the file up to date with one pwrite, now and then, and
             at the latest when the segment is rolled, flushed or closed.
-         5. No descriptor stays open; a mapping is made by the first cold look-up and closed before the file is cut.
+         5. No descriptor stays open but for the mapping, which is made by the first cold look-up and closed before the
+            file is cut. A copy for a thread does not map: it reads the file, whatever becomes of it.
 NOT HERE When an entry is worth adding, and where the log is scanned to build an index anew (segment.py).
 """
 
@@ -23,8 +24,9 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from copy import copy
 from struct import Struct, unpack
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from storage.disk import Disk, File, Mapping
 from storage.engine import AbortedTransaction
@@ -44,7 +46,9 @@ class SparseIndex:
 
     __slots__ = (
         "_disk",
+        "_file",
         "_is_compared",
+        "_is_copy",
         "_keys",
         "_mapped",
         "_mapping",
@@ -64,8 +68,10 @@ class SparseIndex:
     def __init__(self, disk: Disk, path: str, base_offset: int, *, anew: bool = False) -> None:
         """Open, or with `anew` begin without an entry, the file being compared and put right by what is written."""
         self._disk = disk
-        self._mapping: Mapping | None = None
+        self._file: File | None = None  # while a mapping is wanted: tells what of it is in the page cache
+        self._mapping: Mapping | bytes | None = None
         self._mapped = 0
+        self._is_copy = False
         self._is_compared = anew
         self.path = path
         self.base_offset = base_offset
@@ -123,9 +129,43 @@ class SparseIndex:
 
     def unmap(self) -> None:
         """Let the mapping go; a further look-up of a cold entry maps again."""
-        mapping, self._mapping, self._mapped = self._mapping, None, 0
-        if mapping is not None:
+        mapping, self._mapping, self._mapped, self._file = self._mapping, None, 0, None
+        if isinstance(mapping, Mapping):
             mapping.close()
+
+    def copy(self) -> Self:
+        """The same entries for another thread (rule 5)."""
+        twin = copy(self)
+        twin.detach()
+        return twin
+
+    def detach(self) -> None:
+        """Become what another thread may look things up in."""
+        self._is_copy = True
+        self._mapping, self._mapped = None, 0
+        self._keys, self._values = self._keys[:], self._values[:]
+
+    def attach(self) -> None:
+        """Become the index itself, after the thread is done."""
+        self._is_copy = False
+        self._mapping, self._mapped = None, 0
+
+    @property
+    def file(self) -> File | None:
+        """The file, while a mapping is wanted."""
+        return self._file
+
+    def learn(self, other: SparseIndex) -> None:
+        """Use the file that a copy has opened."""
+        if self._file is None:
+            self._file = other.file
+
+    def is_at_hand(self, key: int) -> bool:
+        """Whether the entry at or before a key can be found without waiting for the disk."""
+        start = self._warm_start
+        if not start or self._keys[0] <= key:
+            return True
+        return self._file is not None and self._file.is_resident(0, start * self.ENTRY.size)
 
     def reset(self) -> None:
         """Forget everything."""
@@ -186,14 +226,13 @@ class SparseIndex:
         key, value = self.ENTRY.unpack_from(mapping, slot * self.ENTRY.size)
         return key, value
 
-    def _map(self) -> Mapping:
+    def _map(self) -> Mapping | bytes:
+        file = self._file or self._disk.open(self.path, write=False)
         self.unmap()
-        file = self._disk.open(self.path, write=False)
-        try:
-            self._mapping = mapping = file.map(self._written * self.ENTRY.size)
-        finally:
-            file.close()
-        self._mapped = self._written
+        self._file = file
+        length = self._written * self.ENTRY.size
+        self._mapping = mapping = file.pread(length, 0) if self._is_copy else file.map(length)
+        self._mapped = len(mapping) // self.ENTRY.size
         return mapping
 
     def _keep(self, entries: int) -> None:

@@ -11,6 +11,8 @@ RULES    1. Bytes before `size` are published and never change; those between `s
             batch headers only: the stretch of one index interval, then header by header.
          4. Files open on first use; `release` forgets them, and who still sends from one keeps it open.
          5. Indexes that turn out not to fit are built anew on the spot.
+         6. What would wait for the disk is looked up by a thread in a copy; the answer is kept for who asks again, and
+            the files that the copy has opened are taken over.
 NOT HERE Which segment to ask, when to roll, what to flush (segment_engine.py); names (layout.py).
 """
 
@@ -19,15 +21,20 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from functools import partial
 from struct import Struct
+from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, BatchHeader, crc_is_valid, parse_header
-from storage.disk import Disk, File
+from storage.blocking import WouldBlock
+from storage.disk import Disk, File, StorageError
 from storage.engine import BatchInfo, Visit
 from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 from storage.segments.layout import DELETED, INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
+from storage.segments.lookups import Lookups, Place
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
@@ -39,18 +46,36 @@ _REMEMBERED_BATCHES = 64
 _NOTHING_REMEMBERED = 1 << 63
 _SHORT_HEADER = Struct(">qi11xi")  # base offset, batch length, last offset delta
 _SMALLEST_LENGTH = BATCH_OVERHEAD - LOG_OVERHEAD
+_NOWHERE = -1
+_NO_COPY, _COPY_OF_OPEN = -1, -2
 
 
 _log = logging.getLogger("barnabas.storage")
+
+
+class _NotAtHand(Exception):
+    """A header would have to be read from the disk."""
+
+
+class Opened(NamedTuple):
+    """What a copy of a segment has open."""
+
+    file: File | None
+    indexes: tuple[OffsetIndex, TimeIndex] | None
+    transactions: TransactionIndex | None
+    copied_size: int
+    """How large the segment was when it was copied, if its indexes were not open then."""
+    size: int
+    """Less than that where building the indexes anew found damage."""
 
 
 class Segment:
     """A log file and its indexes."""
 
     __slots__ = (
-        "_disk", "_file", "_first_timestamp", "_max_timestamp", "_offset_index", "_recent_ends", "_recent_positions",
-        "_recent_start", "_time_index", "_transactions", "_unindexed", "base_offset", "created_ms", "directory",
-        "end_offset", "interval", "is_loaded", "reserved", "size",
+        "_copied_size", "_disk", "_file", "_first_timestamp", "_is_gone", "_lookups", "_max_timestamp", "_offset_index",
+        "_recent_ends", "_recent_positions", "_recent_start", "_time_index", "_transactions", "_unindexed",
+        "base_offset", "created_ms", "directory", "end_offset", "interval", "is_loaded", "reserved", "size",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size: int, interval: int) -> None:
@@ -61,6 +86,9 @@ class Segment:
         self.reserved = size
         self.interval = interval
         self.created_ms = -1
+        self._copied_size = _NO_COPY
+        self._is_gone = False  # deleted: a thread that still looks for it finds nothing, and that is all right
+        self._lookups: Lookups | None = None
         self._file: File | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
@@ -180,10 +208,14 @@ class Segment:
 
     # ---- reading -----------------------------------------------------------------------------------------
 
-    def find(self, offset: int) -> tuple[int, int] | None:
+    def find(self, offset: int, *, may_block: bool = True) -> Place:
         """Position and size of the first batch whose last offset is at or above `offset`."""
+        if not may_block and self._file is None:
+            raise self._elsewhere(offset)
         if offset < self._recent_start:
-            return self._find_from(self.offset_index.lookup(offset)[1], offset)
+            if may_block:
+                return self._find_from(self.offset_index.lookup(offset)[1], offset, self.file.pread)
+            return self._find_at_hand(offset)
         positions = self._recent_positions
         slot = bisect_left(self._recent_ends, offset)
         if slot == len(positions):
@@ -191,6 +223,17 @@ class Segment:
         position = positions[slot]
         slot += 1
         return position, (positions[slot] if slot < len(positions) else self.size) - position
+
+    def _find_at_hand(self, offset: int) -> Place:
+        lookups, index = self._lookups, self._offset_index
+        if lookups is not None and lookups.has(offset):
+            return lookups.answer(offset)
+        if index is None or not index.is_at_hand(offset - self.base_offset):
+            raise self._elsewhere(offset)
+        try:
+            return self._find_from(index.lookup(offset)[1], offset, self.file.pread_if_resident)
+        except _NotAtHand:
+            raise self._elsewhere(offset) from None
 
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch that starts at `position`."""
@@ -217,12 +260,14 @@ class Segment:
             timestamp = self._first_timestamp = self.header_at(0).max_timestamp if self.size else NO_TIMESTAMP
         return timestamp
 
-    def _find_from(self, position: int, offset: int) -> tuple[int, int] | None:
+    def _find_from(self, position: int, offset: int, read: Callable[[int, int], bytes | None]) -> Place:
         unpack_from = _SHORT_HEADER.unpack_from
-        size, file = self.size, self.file
+        size = self.size
         stride = _FIRST_READ_BYTES
         while position + BATCH_OVERHEAD <= size:
-            data = file.pread(min(stride, size - position), position)
+            data = read(min(stride, size - position), position)
+            if data is None:
+                raise _NotAtHand
             stride = BATCH_OVERHEAD if stride == _FIRST_READ_BYTES else _LONG_READ_BYTES
             at, end = 0, len(data) - _SHORT_HEADER.size
             while at <= end:
@@ -251,6 +296,95 @@ class Segment:
             stride = BATCH_OVERHEAD if at > 2 * stride else _LONG_READ_BYTES
             position += at
 
+    # ---- looking in another thread -----------------------------------------------------------------------
+
+    def be_ready_to_append(self) -> None:
+        """Raise WouldBlock where the log file has to be opened first."""
+        if self._file is None:
+            raise self._elsewhere(_NOWHERE)
+
+    @property
+    def is_index_at_hand(self) -> bool:
+        """Whether any look-up in the offset index waits for nothing."""
+        return self._offset_index is not None and self._offset_index.is_at_hand(0)
+
+    def have_transactions(self) -> None:
+        """Raise WouldBlock where the aborted transactions have to be read first."""
+        if self._transactions is None:
+            raise self._elsewhere(_NOWHERE)
+
+    def copy(self) -> Segment:
+        """What a thread may look things up in, while this one goes on."""
+        twin = copy(self)
+        twin.detach()
+        return twin
+
+    def detach(self) -> None:
+        """Become a copy: share with the original only what neither changes (rule 6)."""
+        self._copied_size = self.size if self._offset_index is None else _COPY_OF_OPEN
+        self._lookups = None
+        self._recent_ends, self._recent_positions = self._recent_ends[:], self._recent_positions[:]
+        if self._offset_index is not None and self._time_index is not None:
+            self._offset_index, self._time_index = self._offset_index.copy(), self._time_index.copy()
+
+    def opened(self) -> Opened:
+        """What this copy has open."""
+        offsets, times = self._offset_index, self._time_index
+        indexes = (offsets, times) if offsets is not None and times is not None else None
+        return Opened(self._file, indexes, self._transactions, self._copied_size, self.size)
+
+    def learn(self, opened: Opened) -> None:
+        """Take over what a copy has opened, where this segment has not done so itself meanwhile."""
+        if self._is_gone:
+            return
+        file, indexes, transactions, copied_size, size = opened
+        self._file = self._file or file
+        self._transactions = self._transactions or transactions
+        if indexes is None:
+            return
+        if self._offset_index is not None and self._time_index is not None:
+            self._offset_index.learn(indexes[0])
+            self._time_index.learn(indexes[1])
+        elif copied_size == self.size:
+            for index in indexes:
+                index.attach()
+            self._offset_index, self._time_index = indexes
+            self.size = self.reserved = size
+
+    def _elsewhere(self, offset: int) -> WouldBlock[Place]:
+        """The look-up of an offset as work for a thread."""
+        lookups = self._lookups
+        if lookups is None:
+            lookups = self._lookups = Lookups()
+        blocked = lookups.under_way.get(offset)
+        if blocked is None:
+            twin = self.copy()
+            blocked = WouldBlock(partial(self._look, twin, offset), partial(self._seen, lookups, twin, offset))
+            lookups.under_way[offset] = blocked
+        return blocked
+
+    def _look(self, twin: Segment, offset: int) -> Place:
+        """In a thread."""
+        try:
+            return twin.open_and_find(offset)
+        except StorageError:
+            if self._is_gone:
+                return None
+            raise
+
+    def open_and_find(self, offset: int) -> Place:
+        """Open all files; find an offset, if it is one."""
+        self.file  # noqa: B018
+        self.offset_index  # noqa: B018
+        self.transactions  # noqa: B018
+        return None if offset == _NOWHERE else self.find(offset)
+
+    def _seen(self, lookups: Lookups, twin: Segment, offset: int, place: Place | KafkaError) -> None:
+        if lookups is self._lookups:  # else it was cut meanwhile
+            del lookups.under_way[offset]
+            self.learn(twin.opened())
+            lookups.keep(offset, place)
+
     # ---- loading and recovering --------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
@@ -266,6 +400,7 @@ class Segment:
             self.file.truncate(found[0])
             self.size = self.reserved = found[0]
             self._first_timestamp = None
+            self._lookups = None
             self._load()
         self.end_offset = end_offset
 
@@ -344,6 +479,9 @@ class Segment:
             return self._rebuild(str(error))
         if offsets.entries and offsets.last[1] >= max(self.size, self.reserved):
             return self._rebuild(f"{offsets.path} points behind the end of the log")
+        if self._copied_size != _NO_COPY:
+            offsets.detach()
+            times.detach()
         self._offset_index, self._time_index = offsets, times
         return offsets, times
 
@@ -364,6 +502,7 @@ class Segment:
         if position != self.size:
             raise CorruptIndex(f"{self.path(LOG)} does not end with a whole batch")
         self._recent_ends, self._recent_positions = ends, positions
+        self.first_timestamp  # noqa: B018  (so that no append has to read for it)
         self._max_timestamp = max_timestamp
         self._unindexed = self.size - start
         self.end_offset = end_offset
@@ -388,6 +527,7 @@ class Segment:
 
     def drop(self) -> None:
         """Let go of everything and write nothing more."""
+        self._is_gone = True
         self._file = None
         self._forget()
 
@@ -412,7 +552,7 @@ class Segment:
         for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.unmap()
-        self._offset_index = self._time_index = self._transactions = None
+        self._offset_index = self._time_index = self._transactions = self._lookups = None
         self._recent_ends = array("q")
         self._recent_positions = array("Q")
         self._recent_start = _NOTHING_REMEMBERED

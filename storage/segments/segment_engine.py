@@ -20,6 +20,7 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from struct import Struct
 
 from protocol.records import LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, FileRegion
@@ -28,6 +29,7 @@ from storage.engine import (
     AbortedTransaction,
     BatchInfo,
     Buffer,
+    Engine,
     Located,
     OffsetPosition,
     Reservation,
@@ -39,7 +41,7 @@ from storage.log_config import LogConfig
 from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP
 from storage.segments.layout import LOG, settle
-from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from storage.segments.segment import MAX_RELATIVE_OFFSET, Opened, Segment
 
 _log = logging.getLogger("barnabas.storage")
 
@@ -108,6 +110,7 @@ class SegmentEngine:
             return self._end_offset
         if not self._active.size:
             self._end_offset = self._durability.flushed_end = self._active.base_offset
+            self._active.load()
         return None
 
     def bytes_to_recover(self, start_offset: int) -> int:
@@ -183,6 +186,10 @@ class SegmentEngine:
 
     # ---- append ------------------------------------------------------------------------------------------
 
+    def be_ready_to_append(self) -> None:
+        """Raise WouldBlock where the active segment's files have to be opened first."""
+        self._active.be_ready_to_append()
+
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> SegmentReservation:
         """Set bytes aside at the end of the active segment, or at the start of a new one."""
         segment = self._active
@@ -254,12 +261,14 @@ class SegmentEngine:
         """Where a recovery would have to begin after a crash."""
         return self._durability.recovery_point() if self.flushed_end_offset else 0
 
-    def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> Located:
+    def locate(
+        self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool, may_block: bool = True
+    ) -> Located:
         """Where the batches from `offset` on lie: in one segment, one region."""
         end_offset = self.end_offset
         if offset >= max_offset:
             return Located((), 0, max_offset, self._end_position() if offset == end_offset else None)
-        found = self._find(offset)
+        found = self._find(offset, may_block=may_block)
         if found is None:
             return Located((), 0, max_offset, self._end_position())
         slot, (position, size) = found
@@ -269,13 +278,14 @@ class SegmentEngine:
         if slot + 1 < len(self._bases) and self._bases[slot + 1] <= max_offset:
             region_end = self._bases[slot + 1]
         elif max_offset < end_offset:
-            behind = segment.find(max_offset)
+            behind = segment.find(max_offset, may_block=may_block)
             if behind is not None:
                 limit = behind[0]
         length = limit - position
         if length > max_bytes:
             length = max_bytes if size <= max_bytes else size if min_one_batch else 0
-            if self._with_aborted:  # else nobody asks where the region ends
+            # Else nobody asks where the region ends, or it shall not cost a wait: further is right too.
+            if self._with_aborted and (may_block or segment.is_index_at_hand):
                 bound = segment.offset_index.offset_at_or_after(position + length)
                 if bound is not None and bound < region_end:
                     region_end = bound
@@ -320,6 +330,30 @@ class SegmentEngine:
         self.end_offset  # noqa: B018  (the active segment's index may be behind until it is loaded)
         return max([segment.max_timestamp for segment in self._segments if segment.size], key=_timestamp)
 
+    def copy(self) -> SegmentEngine:
+        """Copies of all segments, for looking only."""
+        twin = copy(self)
+        twin.detach()
+        return twin
+
+    def detach(self) -> None:
+        """Become a copy: share nothing with the original that either changes."""
+        self._segments = [segment.copy() for segment in self._segments]
+        self._bases = self._bases[:]
+        self._with_aborted = self._with_aborted.copy()
+
+    def learn(self, copy: Engine) -> None:
+        """Take over the files that a copy has opened meanwhile, of the segments that are still there."""
+        assert isinstance(copy, SegmentEngine)
+        opened = copy.opened()
+        for segment in self._segments:
+            if segment.base_offset in opened:
+                segment.learn(opened[segment.base_offset])
+
+    def opened(self) -> dict[int, Opened]:
+        """What this copy has open, by the segments' base offsets."""
+        return {segment.base_offset: segment.opened() for segment in self._segments}
+
     def segments(self) -> list[SegmentInfo]:
         """The segments from the oldest to the active one."""
         ends = [*self._bases[1:], self.end_offset]
@@ -340,12 +374,14 @@ class SegmentEngine:
         segment.transactions.append(transaction)
         self._with_aborted.add(segment.base_offset)
 
-    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def aborted(self, start_offset: int, end_offset: int, *, may_block: bool = True) -> list[AbortedTransaction]:
         """The aborted transactions with records in the range, in the order of their markers."""
         found: list[AbortedTransaction] = []
         if self._with_aborted:
             for segment in self._segments[self._slot(start_offset) :]:
                 if segment.base_offset in self._with_aborted:
+                    if not may_block:
+                        segment.have_transactions()
                     more, is_complete = segment.transactions.overlapping(start_offset, end_offset)
                     found += more
                     if is_complete:
@@ -421,14 +457,14 @@ class SegmentEngine:
     def _slot(self, offset: int) -> int:
         return max(bisect_right(self._bases, offset) - 1, 0)
 
-    def _find(self, offset: int) -> tuple[int, tuple[int, int]] | None:
+    def _find(self, offset: int, *, may_block: bool = True) -> tuple[int, tuple[int, int]] | None:
         """Slot of the segment, position and size of the first batch that reaches to `offset`."""
         segments = self._segments
         slot = len(segments) - 1
         if offset < self._bases[slot]:
             slot = self._slot(offset)
         for number in range(slot, len(segments)):
-            found = segments[number].find(offset)
+            found = segments[number].find(offset, may_block=may_block)
             if found is not None:
                 return number, found
         return None

@@ -32,6 +32,9 @@ class NumbersLog:
         self.open_transaction: int | None = None
         self.by_time: tuple[int, int, int] | None = None
 
+    def open(self, *, may_block: bool = True) -> SimpleNamespace:
+        return SimpleNamespace(end_offset=self.log_end_offset)
+
     @property
     def unflushed_messages(self) -> int:
         return self.log_end_offset - self.flushed_end_offset
@@ -55,7 +58,7 @@ class NumbersLog:
         later = [start for other, start in self.epochs if other > epoch]
         return (known[-1] if known else epoch, later[0]) if later else (-1, -1)
 
-    def prepare(self, records: int, *, leader_epoch: int, wall_ms: int, origin: Origin) -> int:
+    def prepare(self, records: int, *, leader_epoch: int, wall_ms: int, origin: Origin, may_block: bool = True) -> int:
         return records
 
     def commit(self, prepared: int, wall_ms: int) -> SimpleNamespace:
@@ -63,13 +66,15 @@ class NumbersLog:
         self.log_end_offset += prepared
         return SimpleNamespace(base_offset=base, last_offset=self.log_end_offset - 1)
 
-    def read(self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_batch: bool) -> SimpleNamespace:
+    def read(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_batch: bool, may_block: bool = True
+    ) -> SimpleNamespace:
         return SimpleNamespace(offset=offset, isolation=isolation)
 
-    def offset_for_timestamp(self, target_ms: int) -> tuple[int, int, int] | None:
+    def offset_for_timestamp(self, target_ms: int, *, may_block: bool = True) -> tuple[int, int, int] | None:
         return self.by_time
 
-    def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
+    def offset_of_max_timestamp(self, *, may_block: bool = True) -> tuple[int, int, int] | None:
         return self.by_time
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 
@@ -40,11 +41,13 @@ from replication.partition import Partition
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
 from replication.work import Done, InlineWorker, Run, Worker
+from storage.blocking import WouldBlock
 from storage.disk import Disk, StorageError
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 
 SELF = 1
+T = TypeVar("T")
 NOW_MS = 1_700_000_000_000
 
 
@@ -60,6 +63,9 @@ class HeldWorker:
 
     def sync(self, directory: str, run: Run, done: Done) -> None:
         self.syncs.append((run, done))
+
+    def read(self, directory: str, run: Run, done: Done) -> None:
+        self.background(run, done)
 
     def background(self, run: Run, done: Done) -> None:
         run()
@@ -77,6 +83,16 @@ class HeldWorker:
         if error is None:
             run()
         done(error)
+
+
+def waiting(look: Callable[[], T]) -> T:
+    """What a look finds that may wait for the disk."""
+    while True:
+        try:
+            return look()
+        except WouldBlock as blocked:
+            blocked.run()
+            blocked.finish()
 
 
 class Answer:

@@ -31,6 +31,7 @@ from storage.engine import (
     AbortedTransaction,
     BatchInfo,
     Buffer,
+    Engine,
     Located,
     OffsetPosition,
     Reservation,
@@ -299,7 +300,25 @@ class ScatteredEngine:
         """There are no indexes that could be behind."""
         return self._flushed
 
-    def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> Located:
+    def be_ready_to_append(self) -> None:
+        """Everything is in memory."""
+
+    def copy(self) -> ScatteredEngine:
+        """Looking changes nothing."""
+        return self
+
+    def learn(self, copy: Engine) -> None:
+        """There is nothing that the copy knows alone."""
+
+    def locate(
+        self,
+        offset: int,
+        max_bytes: int,
+        max_offset: int,
+        *,
+        min_one_batch: bool,
+        may_block: bool = True,
+    ) -> Located:
         """One region per batch."""
         regions: list[FileRegion] = []
         size = 0
@@ -360,7 +379,13 @@ class ScatteredEngine:
             self._aborted.append(transaction)
             self._store.add(ABORTED, self._name, 1, _ABORTED.pack(*transaction))
 
-    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def aborted(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        may_block: bool = True,
+    ) -> list[AbortedTransaction]:
         """Those that overlap the range."""
         return [
             aborted

@@ -194,7 +194,7 @@ def test_failing_disk_is_a_storage_error(world, monkeypatch):
     """The directory goes offline, as with any other use."""
     fill(world, 0)
 
-    def fail(*_):
+    def fail(*_, **__):
         raise StorageError("read", "x")
 
     monkeypatch.setattr(type(world.partition().log), "offset_for_timestamp", fail)

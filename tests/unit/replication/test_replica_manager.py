@@ -13,7 +13,7 @@ from storage.disk import StorageError
 from storage.log import Isolation
 from storage.validation import RejectedRecords
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.replica_world import HeldWorker, World, batch, read_regions
+from tests.support.replica_world import HeldWorker, World, batch, read_regions, waiting
 
 HIGH = Reader(-1, Isolation.HIGH_WATERMARK)
 END = Reader(-3, Isolation.LOG_END, leader_only=False)
@@ -45,7 +45,7 @@ def append(world, outcomes, records=None, *, acks=-1, topic="t", index=0):
 
 
 def size_of_read(world, reader=HIGH, offset=0):
-    info = world.replicas.read("t", 0, FetchPosition(offset), 1 << 20, reader, min_one_batch=True)
+    info = waiting(lambda: world.replicas.read("t", 0, FetchPosition(offset), 1 << 20, reader, min_one_batch=True))
     assert len(read_regions(info.regions)) == info.size
     return info.size
 
@@ -193,7 +193,7 @@ def test_acks_all_waits_for_followers(world, outcomes):
     assert outcomes == [(0, 1)]
     follower = Reader(2, Isolation.LOG_END, broker_epoch=102)
     position = FetchPosition(1, 0)
-    world.replicas.read("r", 0, position, 1000, follower, min_one_batch=True, fetched_mono_ms=5)
+    waiting(lambda: world.replicas.read("r", 0, position, 1000, follower, min_one_batch=True, fetched_mono_ms=5))
     assert outcomes == [(0, 1), (0, 0)]
     assert world.partition("r").high_watermark == 1
 
@@ -203,7 +203,7 @@ def test_waiting_follower_that_is_only_looked_at_again_is_not_counted_again(worl
     world.create("r", replicas=(1, 2))
     world.load("r", batches=2)
     follower = Reader(2, Isolation.LOG_END)
-    world.replicas.read("r", 0, FetchPosition(2), 1000, follower, min_one_batch=True)
+    waiting(lambda: world.replicas.read("r", 0, FetchPosition(2), 1000, follower, min_one_batch=True))
     assert world.partition("r").high_watermark == 0
 
 
@@ -219,7 +219,9 @@ def test_repeated_batch_is_told_where_it_lies_once_that_is_safe(tmp_path, outcom
     assert outcomes == []
     assert world.partition().log.log_end_offset == 2
     follower = Reader(2, Isolation.LOG_END)
-    world.replicas.read("t", 0, FetchPosition(1), 1000, follower, min_one_batch=True, fetched_mono_ms=0)
+    waiting(
+        lambda: world.replicas.read("t", 0, FetchPosition(1), 1000, follower, min_one_batch=True, fetched_mono_ms=0)
+    )
     assert outcomes == [(0, 0), (0, 0)]
 
 
@@ -432,7 +434,7 @@ def test_follower_that_catches_up_is_proposed_for_the_isr(world):
 
     def fetch(offset):
         position = FetchPosition(offset, 0)
-        world.replicas.read("r", 0, position, 1000, follower, min_one_batch=True, fetched_mono_ms=9)
+        waiting(lambda: world.replicas.read("r", 0, position, 1000, follower, min_one_batch=True, fetched_mono_ms=9))
 
     fetch(1)
     assert wishes == []
@@ -452,7 +454,11 @@ def test_fenced_or_outdated_broker_is_not_proposed(world):
 
     def fetch(broker_epoch):
         follower = Reader(2, Isolation.LOG_END, broker_epoch=broker_epoch)
-        world.replicas.read("r", 0, FetchPosition(0, 0), 1000, follower, min_one_batch=True, fetched_mono_ms=9)
+        waiting(
+            lambda: world.replicas.read(
+                "r", 0, FetchPosition(0, 0), 1000, follower, min_one_batch=True, fetched_mono_ms=9
+            )
+        )
 
     fetch(99)
     assert wishes == []

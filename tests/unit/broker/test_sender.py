@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from broker.network.sender import TURN_BYTES, RegionEnded, Sender
+from protocol.codec import decode, encoder
+from protocol.framing import Part, frame_response
+from protocol.messages.produce_fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from protocol.records import FileRegion
+
+TOPICS, PARTITIONS = 50, 20
+VERSION = 12
+FRAME_AND_HEADER_BYTES = 9
 
 
 class FakeWire:
@@ -47,45 +57,70 @@ def send_everything(sender: Sender, parts) -> int:
     return turns
 
 
-@pytest.fixture
-def chain(tmp_path: Path):
-    """Parts of every kind for 50 topics, and the bytes that they stand for."""
-    path = tmp_path / "segment"
-    path.write_bytes(random.Random(1).randbytes(50_000))
-    file = path.open("rb")
-    data = path.read_bytes()
-    parts, expected = [], b""
+class Chain(NamedTuple):
+    """A Fetch answer as it is sent, and what it says."""
+
+    parts: list[Part]
+    answer: bytes
+    records: dict[tuple[str, int], bytes]
+
+
+def answer_of(records: dict[tuple[str, int], Any]) -> list[Part]:
+    """The parts of an answer that gives these records, regions or bytes."""
+    topics: dict[str, FetchableTopicResponse] = {}
+    for (name, index), some in records.items():
+        topic = topics.setdefault(name, FetchableTopicResponse(topic=name, partitions=[]))
+        topic.partitions.append(PartitionData(partition_index=index, error_code=0, high_watermark=9, records=some))
+    answer = FetchResponse(responses=list(topics.values()))
+    return frame_response(7, encoder(FetchResponse, VERSION)(answer), flexible_header=True)
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    """50 topics of 20 partitions; a partition has a region, two regions, or nothing."""
+    path = tmp_path_factory.mktemp("chain") / "segment"
+    data = random.Random(1).randbytes(50_000)
+    path.write_bytes(data)
     rng = random.Random(2)
-    for topic in range(50):
-        header = f"topic {topic} ".encode()
-        parts += [header, memoryview(b"partition ")]
-        expected += header + b"partition "
-        position, length = rng.randrange(49_000), rng.randrange(1000)
-        parts.append(FileRegion(file, position, length))
-        expected += data[position : position + length]
-    yield parts, expected
-    file.close()
+    with path.open("rb") as file:
+        regions: dict[tuple[str, int], tuple[FileRegion, ...]] = {}
+        for topic, index in product(range(TOPICS), range(PARTITIONS)):
+            count = rng.choice([0, 1, 1, 1, 2])
+            regions[f"topic-{topic}", index] = tuple(
+                FileRegion(file, rng.randrange(49_000), rng.randrange(200)) for _ in range(count)
+            )
+        records = {
+            place: b"".join(data[region.position : region.position + region.length] for region in some)
+            for place, some in regions.items()
+        }
+        plain = b"".join(bytes(part) for part in answer_of(records) if not isinstance(part, FileRegion))
+        yield Chain(answer_of(regions), plain, records)
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_headers_and_regions_leave_in_order_over_partial_writes_of_random_size(chain, number: int) -> None:
-    """seeds.md Z2: the order of the parts survives every cut; the seed is the parameter."""
-    parts, expected = chain
+def test_headers_and_regions_leave_in_order_over_partial_writes_of_random_size(chain: Chain, number: int) -> None:
+    """seeds.md Z2: 50 topics of 20 partitions survive every cut; the seed is the parameter."""
     rng = random.Random(number)
     wire = FakeWire(iter(lambda: rng.choice([None, 1, 2, 7, 100, 5000]), "never"))
     sender = Sender(wire)
-    send_everything(sender, parts)
-    assert bytes(wire.taken) == expected
+    send_everything(sender, chain.parts)
+    assert bytes(wire.taken) == chain.answer
     assert sender.is_idle
-    assert sender.bytes_sent == len(expected)
+    assert sender.bytes_sent == len(chain.answer)
 
 
-def test_the_one_byte_wire_carries_the_same_response(chain) -> None:
-    """seeds.md Z2, design D5: a wire that moves one byte at a time."""
-    parts, expected = chain
+def test_the_one_byte_wire_carries_the_same_response(chain: Chain) -> None:
+    """seeds.md Z2, design D5: a wire that moves one byte at a time; what arrives says what was sent."""
     wire = FakeWire(iter(lambda: 1, None))
-    send_everything(Sender(wire), parts)
-    assert bytes(wire.taken) == expected
+    send_everything(Sender(wire), chain.parts)
+    assert bytes(wire.taken) == chain.answer
+    answer = decode(FetchResponse, VERSION, wire.taken, FRAME_AND_HEADER_BYTES)
+    found = {
+        (topic.topic, partition.partition_index): bytes(partition.records)
+        for topic in answer.responses
+        for partition in topic.partitions
+    }
+    assert found == chain.records
 
 
 def test_one_turn_does_not_own_the_loop(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ test: .venv/.test kafka-jars ## run the tests
 fuzz: .venv/.test ## rude peers beside working clients for MINUTES=5; SEED=... has the peers do the same again
 	@exec $(BIN)/python -m tests.process.fuzzing_peer --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-bench: .venv/.test ## measure codecs and broker beside other implementations; not a test
+bench: .venv/.test kafka-jars ## measure one node beside Apache Kafka; ARGS=help lists what else; not a test
 	@exec $(BIN)/python -m tests.benchmark $(ARGS)
 
 check: .venv/.check ## ruff, mypy --strict, import-linter, tidy

@@ -79,11 +79,16 @@ def load(client: RawClient, topic: str, batches: Iterable[bytes]) -> None:
 
 def end_offset(client: RawClient, topic: str) -> int:
     """Where partition 0 ends."""
-    partition = ListOffsetsPartition(partition_index=0, timestamp=_LATEST)
-    request = ListOffsetsRequest(replica_id=CONSUMER, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
-    (found,) = client.ask(request, 7).topics[0].partitions
-    assert found.error_code == 0
-    return int(found.offset)
+    return end_offsets(client, topic)[0]
+
+
+def end_offsets(client: RawClient, topic: str, partitions: int = 1) -> list[int]:
+    """Where each of the first partitions ends."""
+    wanted = [ListOffsetsPartition(partition_index=index, timestamp=_LATEST) for index in range(partitions)]
+    request = ListOffsetsRequest(replica_id=CONSUMER, topics=[ListOffsetsTopic(name=topic, partitions=wanted)])
+    found = sorted(client.ask(request, 7).topics[0].partitions, key=lambda partition: int(partition.partition_index))
+    assert {partition.error_code for partition in found} == {0}
+    return [int(partition.offset) for partition in found]
 
 
 def fetch_request(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from itertools import cycle
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from tests.benchmark.load.meter import Meter
+from tests.benchmark.load.meter import Meter, Outcome
+from tests.benchmark.load.site import Site
 
 _CHUNK = 10_000
 _QUEUED_BYTES = 256 << 20
@@ -14,11 +16,11 @@ _QUEUED_RECORDS = 1_500_000
 _TIMEOUT_S = 120
 
 
-def produce(bootstrap: str, pid: int, topic: str, count: int, value_bytes: int) -> dict[str, float]:
-    """Records of one size, acks=1, batches of 128 KiB."""
+def produce(site: Site, topic: str, count: int, value_bytes: int, partitions: int = 1) -> Outcome:
+    """Records of one size, acks=1, batches of up to 128 KiB, the partitions in turn."""
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            "bootstrap.servers": site.bootstrap,
             "acks": "1",
             "batch.size": 131072,
             "batch.num.messages": 131072 // value_bytes + 1,
@@ -28,24 +30,25 @@ def produce(bootstrap: str, pid: int, topic: str, count: int, value_bytes: int) 
         }
     )
     producer.list_topics(topic, timeout=30)
-    messages = [{"value": os.urandom(value_bytes)}] * _CHUNK
+    messages = [{"value": os.urandom(value_bytes)}] * (_CHUNK // partitions)
+    turn = cycle(range(partitions))
     queued = 0
-    with Meter(pid) as meter:
+    with Meter(site.pid) as meter:
         while queued < count:
             while len(producer) * value_bytes > _QUEUED_BYTES or len(producer) > _QUEUED_RECORDS:
                 producer.poll(0.005)
-            queued += producer.produce_batch(topic, messages[: count - queued], partition=0)
+            queued += producer.produce_batch(topic, messages[: count - queued], partition=next(turn))
             producer.poll(0)
         left = producer.flush(_TIMEOUT_S)
     assert left == 0, f"{left} records were not acknowledged"
-    return {"records/s": count / meter.wall_s, **meter.throughput(count * value_bytes)}
+    return meter.records(count / meter.wall_s, count * value_bytes)
 
 
-def consume(bootstrap: str, pid: int, topic: str, count: int, value_bytes: int) -> dict[str, float]:
-    """So many records from the beginning of the partition, as Python objects."""
+def consume(site: Site, topic: str, count: int, value_bytes: int, partitions: int = 1) -> Outcome:
+    """So many records from the beginning of the partitions, as Python objects."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            "bootstrap.servers": site.bootstrap,
             "group.id": "bench",
             "enable.auto.commit": False,
             "check.crcs": False,
@@ -55,12 +58,12 @@ def consume(bootstrap: str, pid: int, topic: str, count: int, value_bytes: int) 
         }
     )
     consumer.list_topics(topic, timeout=30)
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
     received = 0
-    with Meter(pid) as meter:
+    with Meter(site.pid) as meter:
         while received < count:
             messages = consumer.consume(min(50_000, count - received), _TIMEOUT_S)
             assert messages, "nothing came"
             received += len(messages)
     consumer.close()
-    return {"records/s": count / meter.wall_s, **meter.throughput(count * value_bytes)}
+    return meter.records(count / meter.wall_s, count * value_bytes)

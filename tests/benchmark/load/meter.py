@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 GIB = 2**30
+
+
+class Outcome(NamedTuple):
+    """What one run of a load gave."""
+
+    figures: dict[str, float]
+    seconds: Sequence[float] = ()
+    """How long each request took, the shortest first; nothing where many were in flight."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -36,16 +45,25 @@ class Meter:
         self.wall_s = time.perf_counter() - self._started
         self.cpu_s = cpu_seconds(self._pid) - self._cpu_before
 
-    def throughput(self, payload_bytes: int) -> dict[str, float]:
+    def throughput(self, payload_bytes: int) -> Outcome:
         """Rate and processor time by size."""
-        return {"MB/s": payload_bytes / 1e6 / self.wall_s, "CPU s/GiB": self.cpu_s * GIB / payload_bytes}
+        return Outcome({"MB/s": payload_bytes / 1e6 / self.wall_s, **self.by_size(payload_bytes)})
 
-    def each(self, seconds: list[float]) -> dict[str, float]:
+    def records(self, per_second: float, payload_bytes: int) -> Outcome:
+        """Rate in records and processor time by size."""
+        return Outcome({"records/s": per_second, **self.by_size(payload_bytes)})
+
+    def by_size(self, payload_bytes: int) -> dict[str, float]:
+        """Processor time by size."""
+        return {"CPU s/GiB": self.cpu_s * GIB / payload_bytes}
+
+    def each(self, seconds: list[float]) -> Outcome:
         """How long each of some requests took, and what it cost the broker; in microseconds."""
         seconds = sorted(seconds)
         count = len(seconds)
-        return {
+        figures = {
             "p50 us": seconds[count // 2] * 1e6,
             "p99 us": seconds[min(count - 1, count * 99 // 100)] * 1e6,
             "CPU us": self.cpu_s * 1e6 / count,
         }
+        return Outcome(figures, seconds)

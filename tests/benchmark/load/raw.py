@@ -20,12 +20,14 @@ from protocol.messages.admin import (
 )
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import ApiVersionsRequest
-from protocol.messages.produce_fetch import ProduceRequest
+from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import BatchBuilder
 from protocol.schema import Message
-from tests.benchmark.load.meter import Meter
-from tests.support.loading import end_offset, fetch_request, produce_request
+from tests.benchmark.load.meter import Meter, Outcome
+from tests.benchmark.load.site import Site
+from tests.support.loading import end_offset, end_offsets, fetch_request, produce_request
 from tests.support.raw_client import RawClient
+from tests.support.waiting import until
 
 PRODUCE_VERSION = 7
 FETCH_VERSION = 11
@@ -34,6 +36,7 @@ _LENGTH = Struct(">i")
 _DISCARD = 0x20  # MSG_TRUNC of Linux's TCP: bytes are thrown away inside the kernel
 _BUFFER_BYTES = 1 << 20
 _PLACES = 12
+_IN_FLIGHT = 5
 _TOPIC_ID = bytes(16)
 
 
@@ -57,9 +60,9 @@ def batch(records: int, value_bytes: int) -> bytes:
     return bytes(builder.build())
 
 
-def produce_frame(topic: str, records: bytes, acks: int = 1) -> bytes:
-    """A Produce of one batch to partition 0."""
-    request: ProduceRequest = produce_request({topic: [records]})
+def produce_frame(topic: str, records: bytes, acks: int = 1, partitions: int = 1) -> bytes:
+    """A Produce of one batch to each of the first partitions."""
+    request: ProduceRequest = produce_request({topic: [records] * partitions})
     request.acks = acks
     return frame(request, PRODUCE_VERSION)
 
@@ -79,12 +82,13 @@ class Peer:
         host, port = bootstrap.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self.buffer = memoryview(bytearray(_BUFFER_BYTES))
+        """What `answer` read."""
         self.send = self._socket.sendall
 
     def answer(self) -> int:
         """Read the next answer into the buffer, one of up to its size; its length."""
-        receive, buffer = self._socket.recv_into, self._buffer
+        receive, buffer = self._socket.recv_into, self.buffer
         filled = 0
         while filled < 4 or filled < 4 + _LENGTH.unpack_from(buffer)[0]:
             filled += receive(buffer[filled:]) or self._hung_up()
@@ -92,11 +96,11 @@ class Peer:
 
     def answers(self) -> int:
         """Read what has come of answers that are all equal; bytes."""
-        return self._socket.recv_into(self._buffer) or self._hung_up()
+        return self._socket.recv_into(self.buffer) or self._hung_up()
 
     def discard(self) -> int:
         """Throw an answer away of which nothing else follows; its size."""
-        receive, buffer = self._socket.recv_into, self._buffer
+        receive, buffer = self._socket.recv_into, self.buffer
         receive(buffer[:4], 4, socket.MSG_WAITALL)
         size: int = _LENGTH.unpack_from(buffer)[0]
         left = size
@@ -118,17 +122,35 @@ class Peer:
         raise EOFError("the broker hung up")
 
 
-def create_topic(client: RawClient, name: str, **configs: object) -> None:
-    """Create a topic of one partition whose files go soon after its deletion."""
+def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: object) -> None:
+    """Create a topic whose files go soon after its deletion, and see that every partition takes records."""
     settings = {"file.delete.delay.ms": 1000, **configs}
     topic = CreatableTopic(
         name=name,
-        num_partitions=1,
+        num_partitions=partitions,
         replication_factor=1,
         configs=[CreatableTopicConfig(name=key, value=str(value)) for key, value in settings.items()],
     )
     answer = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 5)
     assert answer.topics[0].error_code == 0, answer
+    touch(client, name, partitions)
+
+
+def touch(client: RawClient, topic: str, partitions: int) -> None:
+    """Append one record to every partition, as soon as each is there."""
+    record = memoryview(batch(1, 100))
+    missing = set(range(partitions))
+
+    def try_the_missing() -> bool:
+        data = [PartitionProduceData(index=index, records=record) for index in sorted(missing)]
+        topic_data = [TopicProduceData(name=topic, partition_data=data)]
+        answer = client.ask(ProduceRequest(acks=1, timeout_ms=30_000, topic_data=topic_data), PRODUCE_VERSION)
+        for partition in answer.responses[0].partition_responses:
+            if partition.error_code == 0:
+                missing.remove(partition.index)
+        return not missing
+
+    until(try_the_missing, f"every partition of {topic} takes a record", within_s=120)
 
 
 def delete_topic(client: RawClient, name: str) -> None:
@@ -137,40 +159,40 @@ def delete_topic(client: RawClient, name: str) -> None:
     assert answer.responses[0].error_code == 0, answer
 
 
-def fill(bootstrap: str, topic: str, batch_bytes: int, total_bytes: int) -> None:
-    """Append batches of records of 1 KiB until the topic holds so much."""
-    request = produce_frame(topic, batch(batch_bytes // 1024, 1024))
+def fill(bootstrap: str, topic: str, batch_bytes: int, total_bytes: int, partitions: int = 1) -> None:
+    """Append batches of records of 1 KiB to the partitions in turn until the topic holds so much."""
+    request = produce_frame(topic, batch(batch_bytes // 1024, 1024), partitions=partitions)
     peer = Peer(bootstrap)
-    for _ in range(total_bytes // batch_bytes):
+    for _ in range(total_bytes // (batch_bytes * partitions)):
         peer.call(request)
     peer.close()
 
 
 # ---------------------------------------------------------------- loads
-def api_versions(bootstrap: str, pid: int, count: int) -> dict[str, float]:
+def api_versions(site: Site, count: int) -> Outcome:
     """ApiVersions, one after the other."""
-    return _sequential(bootstrap, pid, count, frame(ApiVersionsRequest(), _API_VERSIONS_VERSION))
+    return _sequential(site, count, frame(ApiVersionsRequest(), _API_VERSIONS_VERSION))
 
 
-def produce_one(bootstrap: str, pid: int, count: int, topic: str, acks: int = 1) -> dict[str, float]:
+def produce_one(site: Site, count: int, topic: str, acks: int = 1) -> Outcome:
     """Produce of one record of 100 bytes, one after the other."""
-    return _sequential(bootstrap, pid, count, produce_frame(topic, batch(1, 100), acks))
+    return _sequential(site, count, produce_frame(topic, batch(1, 100), acks))
 
 
-def fetch_at_end(bootstrap: str, pid: int, count: int, topic: str) -> dict[str, float]:
+def fetch_at_end(site: Site, count: int, topic: str) -> Outcome:
     """Fetch where there is nothing, without waiting."""
-    with RawClient(bootstrap) as client:
+    with RawClient(site.bootstrap) as client:
         offset = end_offset(client, topic)
-    return _sequential(bootstrap, pid, count, fetch_frame(topic, offset, _BUFFER_BYTES, 0))
+    return _sequential(site, count, fetch_frame(topic, offset, _BUFFER_BYTES, 0))
 
 
-def _sequential(bootstrap: str, pid: int, count: int, request: bytes) -> dict[str, float]:
-    peer = Peer(bootstrap)
+def _sequential(site: Site, count: int, request: bytes) -> Outcome:
+    peer = Peer(site.bootstrap)
     clock = time.perf_counter
     for _ in range(count // 10):
         peer.call(request)
     took = []
-    with Meter(pid) as meter:
+    with Meter(site.pid) as meter:
         for _ in range(count):
             started = clock()
             peer.call(request)
@@ -179,15 +201,15 @@ def _sequential(bootstrap: str, pid: int, count: int, request: bytes) -> dict[st
     return meter.each(took)
 
 
-def wake(bootstrap: str, pid: int, count: int, topic: str) -> dict[str, float]:
+def wake(site: Site, count: int, topic: str) -> Outcome:
     """A parked Fetch is answered because of a Produce over another connection: from the one's sending to the other."""
-    with RawClient(bootstrap) as client:
+    with RawClient(site.bootstrap) as client:
         offset = end_offset(client, topic)
-    producer, consumer = Peer(bootstrap), Peer(bootstrap)
+    producer, consumer = Peer(site.bootstrap), Peer(site.bootstrap)
     request = produce_frame(topic, batch(1, 100))
     clock = time.perf_counter
     took = []
-    with Meter(pid) as meter:
+    with Meter(site.pid) as meter:
         for _ in range(count):
             consumer.send(fetch_frame(topic, offset, _BUFFER_BYTES, 5000))
             time.sleep(0.001)  # it is parked by now
@@ -202,40 +224,42 @@ def wake(bootstrap: str, pid: int, count: int, topic: str) -> dict[str, float]:
     return meter.each(took)
 
 
-def produce(
-    bootstrap: str, pid: int, topic: str, batch_bytes: int, total_bytes: int, in_flight: int = 5
-) -> dict[str, float]:
-    """The same batch of records of 1 KiB again and again over one connection, a few requests in flight."""
+def produce(site: Site, topic: str, batch_bytes: int, total_bytes: int, partitions: int = 1) -> Outcome:
+    """The same request again and again over one connection, a few in flight: a batch for each partition."""
     records = max(1, batch_bytes // 1024)
-    request = produce_frame(topic, batch(records, 1024))
-    peer = Peer(bootstrap)
+    request = produce_frame(topic, batch(records, 1024), partitions=partitions)
+    peer = Peer(site.bootstrap)
     peer.send(request)
     answer_bytes = peer.answer()
-    count = max(in_flight, total_bytes // (records * 1024))
+    with RawClient(site.bootstrap) as client:
+        before = sum(end_offsets(client, topic, partitions))
+    count = max(_IN_FLIGHT, total_bytes // (records * 1024 * partitions))
     sent = received = unread = 0
-    with Meter(pid) as meter:
+    with Meter(site.pid) as meter:
         while received < count:
-            while sent < count and sent - received < in_flight:
+            while sent < count and sent - received < _IN_FLIGHT:
                 peer.send(request)
                 sent += 1
             unread += peer.answers()
             received += unread // answer_bytes
             unread %= answer_bytes
     peer.close()
-    return meter.throughput(count * records * 1024)
+    with RawClient(site.bootstrap) as client:
+        assert sum(end_offsets(client, topic, partitions)) - before == count * records * partitions, "refused"
+    return meter.throughput(count * records * 1024 * partitions)
 
 
-def fetch(bootstrap: str, pid: int, topic: str, max_bytes: int, total_bytes: int) -> dict[str, float]:
+def fetch(site: Site, topic: str, max_bytes: int, total_bytes: int) -> Outcome:
     """Twelve places of a partition in turn over one connection, one request in flight; the bytes are thrown away."""
-    with RawClient(bootstrap) as client:
+    with RawClient(site.bootstrap) as client:
         end = end_offset(client, topic)
     requests = [fetch_frame(topic, end * place // 16, max_bytes, 500) for place in range(_PLACES)]
-    peer = Peer(bootstrap)
+    peer = Peer(site.bootstrap)
     for request in requests:
         peer.send(request)
         peer.discard()
     turn = received = 0
-    with Meter(pid) as meter:
+    with Meter(site.pid) as meter:
         while received < total_bytes:
             peer.send(requests[turn % _PLACES])
             received += peer.discard()

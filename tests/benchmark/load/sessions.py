@@ -1,0 +1,97 @@
+"""Load on many partitions through a fetch session, as the consumer of a wide topic makes it.
+
+A session is begun by naming every partition; later requests name only those whose position changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from struct import Struct
+
+from protocol.messages.produce_fetch import FetchRequest
+from tests.benchmark.load.meter import Meter, Outcome
+from tests.benchmark.load.raw import FETCH_VERSION, PRODUCE_VERSION, Peer, batch, frame
+from tests.benchmark.load.site import Site
+from tests.support.loading import end_offsets, fetch_request, produce_request
+from tests.support.raw_client import RawClient
+
+_MAX_BYTES = 50 << 20
+_PARKED_MS = 5000
+_SESSION_ID = Struct(">i")
+_SESSION_ID_AT = 14  # behind length, correlation id, throttle time and error code
+_NOBODYS_ID = bytes(16)
+
+
+class Session:
+    """A fetch session over the first partitions of a topic, and the connection it lives on."""
+
+    def __init__(self, site: Site, topic: str, positions: Mapping[int, int], partition_bytes: int) -> None:
+        self._topic = topic
+        self._partition_bytes = partition_bytes
+        self.peer = Peer(site.bootstrap)
+        self._id, self._epoch = 0, 0
+        self.peer.call(self.request(positions, max_bytes=1))
+        (self._id,) = _SESSION_ID.unpack_from(self.peer.buffer, _SESSION_ID_AT)
+        assert self._id, "no session was made"
+
+    def request(self, positions: Mapping[int, int], max_wait_ms: int = 0, max_bytes: int = _MAX_BYTES) -> bytes:
+        """The next request, with the positions that changed."""
+        places = {(self._topic, _NOBODYS_ID, index): offset for index, offset in positions.items()}
+        request: FetchRequest = fetch_request(
+            FETCH_VERSION, places, max_bytes=self._partition_bytes, max_wait_ms=max_wait_ms
+        )
+        request.max_bytes = max_bytes
+        request.session_id, request.session_epoch = self._id, self._epoch
+        self._epoch += 1
+        return frame(request, FETCH_VERSION)
+
+
+def fetch(site: Site, topic: str, partitions: int, records: int, total_bytes: int) -> Outcome:
+    """Every partition's first batch of so many records, then its second, then again; one request in flight.
+
+    Every request names all positions, since all have moved, and every answer holds a batch of each. What is counted
+    is the bytes of batches.
+    """
+    size = len(batch(records, 1024))
+    # Every partition begins with one record that says it is there.
+    turns = [dict.fromkeys(range(partitions), 1 + turn * records) for turn in range(2)]
+    session = Session(site, topic, turns[1], size)
+    count = max(4, total_bytes // (partitions * size))
+    requests = [session.request(turns[number % 2]) for number in range(count)]
+    with Meter(site.pid) as meter:
+        for request in requests:
+            session.peer.send(request)
+            received = session.peer.discard()
+            assert received > partitions * size, f"{received} bytes of {partitions} partitions"
+    session.peer.close()
+    return meter.throughput(count * partitions * size)
+
+
+def wake(site: Site, topic: str, partitions: int, count: int) -> Outcome:
+    """A parked Fetch over all partitions is answered because of a Produce to one of them, each in its turn."""
+    with RawClient(site.bootstrap) as client:
+        offsets = dict(enumerate(end_offsets(client, topic, partitions)))
+    record = batch(1, 100)
+    session, producer = Session(site, topic, offsets, 1 << 20), Peer(site.bootstrap)
+    moved: dict[int, int] = {}
+    clock = time.perf_counter
+    took = []
+    with Meter(site.pid) as meter:
+        for number in range(count):
+            index = number % partitions
+            session.peer.send(session.request(moved, _PARKED_MS))
+            produce = produce_request({topic: [record]})
+            produce.topic_data[0].partition_data[0].index = index
+            request = frame(produce, PRODUCE_VERSION)
+            time.sleep(0.001)  # it is parked by now
+            started = clock()
+            producer.send(request)
+            session.peer.answer()
+            took.append(clock() - started)
+            producer.answer()
+            offsets[index] += 1
+            moved = {index: offsets[index]}
+    producer.close()
+    session.peer.close()
+    return meter.each(took)

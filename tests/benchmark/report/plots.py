@@ -1,0 +1,89 @@
+"""Two plots of a run: every ratio with its range and its aim, and how latencies are spread.
+
+Written as SVG with its text as text, a few dozen kilobytes each.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+
+from tests.benchmark.report.rows import OURS, QUANTILES, THEIRS, Results, Row, Spread
+
+COLOURS = {OURS: "#1f6f8b", THEIRS: "#c46a2b"}
+_GOOD, _BEHIND, _PLAIN = "#2f7d4f", "#b3392f", "#5b6770"
+_LEAST_RATIO = 0.005
+"""Where the axis begins; what is less is drawn here."""
+_COLUMNS = 4
+_INCHES_PER_ROW = 0.21
+
+
+def ratios(results: Results, path: Path) -> None:
+    """One line per figure: least to most of the rounds, a dot at the median, a mark at the aim."""
+    rows = [(row, row.ratio) for row in results.rows]
+    known = [(row, ratio) for row, ratio in rows if ratio is not None]
+    figure = Figure(figsize=(9, 1.2 + _INCHES_PER_ROW * len(known)), layout="constrained")
+    axes = figure.subplots()
+    for place, (row, ratio) in enumerate(known):
+        _ratio(axes, place, row, ratio)
+    axes.axvline(1, color="#888888", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(known)), [str(row) for row, _ in known], fontsize=7)
+    axes.set_ylim(len(known) - 0.4, -0.6)
+    axes.grid(axis="x", linewidth=0.3, alpha=0.6)
+    axes.minorticks_off()
+    axes.set_xticks([0.01, 0.03, 0.1, 0.3, 1, 3], ["0.01", "0.03", "0.1", "0.3", "1", "3"])
+    axes.set_xlabel(f"{OURS} / {THEIRS}: least, median, most of {results.settings['rounds']} round(s); | is the aim")
+    _save(figure, path)
+
+
+def _ratio(axes: Axes, place: int, row: Row, ratio: Spread) -> None:
+    colour = _PLAIN if row.aim is None else _BEHIND if row.is_missed else _GOOD
+    least, middle, most = (max(value, _LEAST_RATIO) for value in ratio)
+    axes.plot([least, most], [place, place], color=colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
+    # In a rate more is better: its dot points to the right.
+    axes.plot([middle], [place], marker=">" if row.is_rate else "<", markersize=5, color=colour)
+    if row.aim is not None:
+        axes.plot([row.aim], [place], marker="|", markersize=9, color="black")
+
+
+def latencies(results: Results, path: Path) -> None:
+    """One panel per load: microseconds by percentile, the median of the rounds within their range."""
+    count = len(results.latencies)
+    columns = min(_COLUMNS, count)
+    height = -(-count // columns)
+    figure = Figure(figsize=(3.1 * columns, 0.5 + 2.5 * height), layout="constrained")
+    panels = figure.subplots(height, columns, squeeze=False).flat
+    tail = [1 / (1 - quantile) for quantile in QUANTILES]
+    for (load, brokers), axes in zip(results.latencies.items(), panels, strict=False):
+        for broker, rounds in brokers.items():
+            by_quantile = list(zip(*rounds, strict=True))
+            lows, highs = ([pick(values) for values in by_quantile] for pick in (min, max))
+            axes.fill_between(tail, lows, highs, color=COLOURS[broker], alpha=0.2, linewidth=0)
+            axes.plot(tail, [median(values) for values in by_quantile], color=COLOURS[broker], label=broker)
+        axes.set_title(load, fontsize=8)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xticks([2, 10, 100, 1000], ["p50", "p90", "p99", "p99.9"], fontsize=7)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.minorticks_off()
+        axes.tick_params(axis="y", labelsize=7)
+        axes.grid(linewidth=0.3, alpha=0.6)
+    for axes in panels:
+        axes.axis("off")
+    figure.axes[0].legend(fontsize=7)
+    figure.supylabel("microseconds", fontsize=8)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Without a date and with a fixed salt a plot changes only with its figures.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "barnabas"}):
+        figure.savefig(path, metadata={"Date": None})

@@ -1,0 +1,37 @@
+"""Where the results of a run go: JSON, Markdown and plots in build/bench, on request plots in docs/figures too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.benchmark.report import plots, tables
+from tests.benchmark.report.rows import Results
+
+FOLDER = Path("build/bench")
+FIGURES = Path("docs/figures")
+
+
+def publish(results: Results, *, docs: bool) -> int:
+    """Write all of it and print the table; 1 when a row is behind its aim."""
+    path = FOLDER / f"{results.name}.json"
+    results.write(path)
+    text = tables.markdown(results)
+    path.with_suffix(".md").write_text(text)
+    for folder in (FOLDER, FIGURES) if docs else (FOLDER,):
+        draw(results, folder)
+    tables.show(results)
+    print(f"least / median / most of {results.settings['rounds']} round(s) in {results.settings['seconds']:.0f} s")
+    print(f"every sample: {path}; the table in Markdown: {path.with_suffix('.md')}; plots: {FOLDER}/*.svg")
+    if docs:
+        print(f"plots for the page: {FIGURES}/{results.name}-*.svg; its table:\n\n{text}")
+    if results.missed:
+        print("behind the aim: " + "; ".join(str(row) for row in results.missed))
+    return 1 if results.missed else 0
+
+
+def draw(results: Results, folder: Path) -> None:
+    """The plots for which there is something to draw."""
+    if any(row.ratio is not None for row in results.rows):
+        plots.ratios(results, folder / f"{results.name}-ratios.svg")
+    if results.latencies:
+        plots.latencies(results, folder / f"{results.name}-latencies.svg")

@@ -1,0 +1,135 @@
+"""What was measured of two brokers: one row per figure, with every sample, kept as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
+
+from tests.benchmark.load.meter import Outcome
+
+OURS, THEIRS = "Barnabas", "Apache Kafka"
+QUANTILES = (0.01, 0.05, *(n / 10 for n in range(1, 10)), 0.95, 0.97, 0.98, 0.99, 0.993, 0.995, 0.997, 0.998, 0.999)
+"""What is kept of many latencies."""
+NO_AIMS: Mapping[str, float] = MappingProxyType({})
+_RATES = frozenset({"MB/s", "records/s"})
+"""Figures of which more is better."""
+
+
+class Spread(NamedTuple):
+    """Some measurements of one thing."""
+
+    least: float
+    median: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of one or more values."""
+        return cls(min(values), statistics.median(values), max(values))
+
+
+class Row:
+    """One figure of one load: all rounds of both brokers, paired."""
+
+    def __init__(
+        self, load: str, figure: str, aim: float | None, samples: Mapping[str, Sequence[float]] | None = None
+    ) -> None:
+        self.load = load
+        self.figure = figure
+        self.aim = aim
+        self.samples = {name: list((samples or {}).get(name, ())) for name in (OURS, THEIRS)}
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether more is better."""
+        return self.figure in _RATES
+
+    @property
+    def ratio(self) -> Spread | None:
+        """Barnabas / Apache Kafka, round by round."""
+        pairs = zip(self.samples[OURS], self.samples[THEIRS], strict=False)
+        ratios = [ours / theirs for ours, theirs in pairs if theirs]
+        return Spread.of(ratios) if ratios else None
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether the median is worse than what was aimed at."""
+        ratio = self.ratio
+        if self.aim is None or ratio is None:
+            return False
+        return ratio.median < self.aim if self.is_rate else ratio.median > self.aim
+
+    def __str__(self) -> str:
+        return f"{self.load}, {self.figure}"
+
+
+class Results:
+    """All rows of a run, in the order in which they came, and the latencies behind some."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+        self.name = name
+        self.when = datetime.now(UTC).isoformat(timespec="seconds")
+        self.settings = dict(settings)
+        self.machine = machine()
+        self.rows: list[Row] = []
+        self.latencies: dict[str, dict[str, list[list[float]]]] = {}
+        """Load, broker, round: the quantiles in microseconds."""
+
+    def row(self, load: str, figure: str, aim: float | None = None) -> Row:
+        """The row of a figure, made when there is none."""
+        for row in self.rows:
+            if (row.load, row.figure) == (load, figure):
+                return row
+        self.rows.append(Row(load, figure, aim))
+        return self.rows[-1]
+
+    def add(self, load: str, broker: str, outcome: Outcome, aims: Mapping[str, float] = NO_AIMS) -> None:
+        """Add what one round gave of one broker."""
+        for figure, value in outcome.figures.items():
+            self.row(load, figure, aims.get(figure)).samples[broker].append(value)
+        if took := outcome.seconds:
+            quantiles = [round(took[int(quantile * len(took))] * 1e6, 1) for quantile in QUANTILES]
+            self.latencies.setdefault(load, {}).setdefault(broker, []).append(quantiles)
+
+    @property
+    def missed(self) -> list[Row]:
+        """The rows behind their aim."""
+        return [row for row in self.rows if row.is_missed]
+
+    def write(self, path: Path) -> None:
+        """Write every sample, with what one must know of the machine."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [
+            {"load": row.load, "figure": row.figure, "aim": row.aim, "samples": row.samples, "ratio": row.ratio}
+            for row in self.rows
+        ]
+        path.write_text(json.dumps({**vars(self), "rows": rows}, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What `write` wrote."""
+        content = json.loads(path.read_text())
+        results = cls(content["name"], content["settings"])
+        results.when, results.machine, results.latencies = (content[name] for name in ("when", "machine", "latencies"))
+        results.rows = [Row(row["load"], row["figure"], row["aim"], row["samples"]) for row in content["rows"]]
+        return results
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
+    return {
+        "cpu": cpu.partition(":")[2].strip(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+    }

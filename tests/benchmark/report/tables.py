@@ -1,0 +1,72 @@
+"""The rows as a table: for the terminal, and in Markdown for docs/performance.md."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmark.report.rows import OURS, THEIRS, Results, Row, Spread
+
+HEADINGS = ("load", "figure", OURS, THEIRS, "ratio", "aim", "")
+_FIGURES = slice(2, 6)
+_WIDTH = 180
+
+
+def show(results: Results) -> None:
+    """Print the table, as wide as it has to be."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, heading in enumerate(HEADINGS):
+        shown.add_column(
+            heading, justify="right" if index in range(*_FIGURES.indices(len(HEADINGS))) else "left", no_wrap=True
+        )
+    for cells, row in _lines(results):
+        colour = "red" if row.is_missed else "green"
+        aim, verdict = (f"[{colour}]{cell}[/]" if cell else "" for cell in cells[-2:])
+        shown.add_row(*(cell.replace("**", "") for cell in cells[:-2]), aim, verdict)
+    Console(width=max(_WIDTH, Console().width)).print(shown)
+
+
+def markdown(results: Results) -> str:
+    """The same for a page, with what one must know of the run."""
+    machine, settings = results.machine, results.settings
+    about = (
+        f"{results.when[:10]}, rounds: {settings['rounds']}, {settings['seconds'] / 60:.0f} minutes; {machine['cores']} x "
+        f"{machine['cpu']}, {machine['memory_gib']:.0f} GiB, Linux {machine['kernel']}, CPython {machine['python']}; "
+        f"load {machine['load_average'][0]} before the start."
+    )
+    rule = "|".join("---:" if heading in HEADINGS[_FIGURES] else "---" for heading in HEADINGS)
+    lines = [f"| {' | '.join(HEADINGS)} |", f"|{rule}|"]
+    lines += [f"| {' | '.join(cells)} |" for cells, _ in _lines(results)]
+    return "\n".join([about, "", *lines]) + "\n"
+
+
+def _lines(results: Results) -> list[tuple[list[str], Row]]:
+    """Cells of every row; a load's name stands once."""
+    found = []
+    before = ""
+    for row in results.rows:
+        sign = "≥" if row.is_rate else "≤"
+        cells = [
+            row.load if row.load != before else "",
+            row.figure,
+            *(_spread(Spread.of(samples)) if samples else "" for samples in row.samples.values()),
+            "" if row.ratio is None else _spread(row.ratio),
+            "" if row.aim is None else f"{sign} {row.aim:g}",
+            "behind" if row.is_missed else "",
+        ]
+        found.append((cells, row))
+        before = row.load
+    return found
+
+
+def _spread(values: Spread) -> str:
+    if values.least == values.most:
+        return f"**{_short(values.median)}**"
+    return f"{_short(values.least)} / **{_short(values.median)}** / {_short(values.most)}"
+
+
+def _short(value: float) -> str:
+    if value >= 100_000:
+        return f"{value / 1000:,.0f}k"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -3,7 +3,8 @@
 FORMAT   batches, records and snapshots: `metadata_records.py`; quorum-state and the zero checkpoint: `formatting.py`
 RULES    1. Every start begins a new leader epoch: quorum-state is durable before the first record of the epoch, and
             that record is a LeaderChange (in an empty log followed by KRaftVersion and Voters).
-         2. One append is one batch, seen whole or not at all. What is larger is split only when it may be.
+         2. One append is one batch, seen whole or not at all. What is larger is split only when it may be. Its bytes
+            are written through the Worker: a directory that is slow does not hold up those who ask for nothing here.
          3. A record is committed when a sync has covered it; the callbacks come in the order of the appends. At
             most one sync is under way: what comes meanwhile is covered by the next (group commit).
          4. A failed write or sync is final: nothing is committed after it, `on_failed` is told, the node must stop.
@@ -49,7 +50,7 @@ from replication.work import Worker
 from storage.checkpoints import PARTITION_METADATA, write_topic_id
 from storage.disk import Disk, StorageError
 from storage.engine import EngineFactory
-from storage.log import Log
+from storage.log import Log, PreparedAppend
 from storage.log_config import LogConfig
 from storage.validation import Origin
 
@@ -73,6 +74,7 @@ class MetadataLog:
         self._voter = voter
         self._waiting: deque[tuple[int, Committed]] = deque()
         self._is_syncing = False
+        self._next_offset = log.log_end_offset
         self.epoch = epoch
         self.image = image
         """As of the log's end at the start; the controller goes on from here."""
@@ -86,7 +88,7 @@ class MetadataLog:
     @property
     def next_offset(self) -> int:
         """The offset of the next record."""
-        return self._log.log_end_offset
+        return self._next_offset
 
     def begin_epoch(self, node_id: int, wall_ms: int, committed: Committed) -> int:
         """Write this epoch's LeaderChange; return its last offset."""
@@ -118,22 +120,37 @@ class MetadataLog:
             self._log.close()
 
     def _append(self, batches: Iterable[bytearray], wall_ms: int, committed: Committed) -> int:
-        last_offset = -1
-        try:
-            for batch in batches:
-                appended = self._log.append(batch, leader_epoch=self.epoch, wall_ms=wall_ms, origin=Origin.RAFT_LEADER)
-                last_offset = appended.last_offset
-        except StorageError as error:
-            self._fail(error)
-            return last_offset
-        self._waiting.append((last_offset + 1, committed))
-        if not self._is_syncing:
-            self._sync()
+        log = self._log
+        work = []
+        for batch in batches:
+            prepared = log.prepare(batch, leader_epoch=self.epoch, wall_ms=wall_ms, origin=Origin.RAFT_LEADER)
+            self._next_offset = prepared.end_offset
+            work.append(prepared)
+        last_offset = self._next_offset - 1
+        self._waiting.append((self._next_offset, committed))
+        for prepared in work:
+            self._worker.write(
+                log.directory,
+                prepared.size,
+                partial(log.write, prepared),
+                partial(self._written, prepared, wall_ms),
+            )
         return last_offset
 
-    def _sync(self) -> None:
-        self._is_syncing = True
+    def _written(self, prepared: PreparedAppend, wall_ms: int, error: StorageError | None) -> None:
+        if error is not None:
+            self._fail(error)
+        if self.is_failed:
+            return
+        self._log.commit(prepared, wall_ms)
+        self._sync_what_is_whole()
+
+    def _sync_what_is_whole(self) -> None:
+        """Sync, unless one is under way or nothing that somebody waits for is written."""
         log = self._log
+        if self._is_syncing or not self._waiting or self._waiting[0][0] > log.log_end_offset:
+            return
+        self._is_syncing = True
         try:
             run = log.sync_work()
         except StorageError as error:
@@ -152,8 +169,7 @@ class MetadataLog:
         waiting = self._waiting
         while waiting and waiting[0][0] <= end_offset:
             waiting.popleft()[1]()
-        if waiting and not self._is_syncing:
-            self._sync()
+        self._sync_what_is_whole()
 
     def _fail(self, error: StorageError) -> None:
         if self.is_failed:

@@ -71,6 +71,12 @@ class PreparedAppend:
         self.markers: list[EndTxn | None] = []  # what each of these ends, if it does
         self.snapshot: bytes | None = None  # of the producers before it, when it begins a segment
 
+    @property
+    def end_offset(self) -> int:
+        """The offset behind its last record, where it is to be written."""
+        assert self.reservation is not None
+        return self.reservation.batches[-1].last_offset + 1
+
 
 class Appends:
     """What is being appended to one open log."""

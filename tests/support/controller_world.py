@@ -43,15 +43,19 @@ CONTROLLER_ENDPOINTS = (Endpoint("CONTROLLER", "127.0.0.1", 27101, 0),)
 
 
 class HeldWorker:
-    """Runs at once while open; while held, syncs wait until they are let through or made to fail."""
+    """Runs at once while open; while held, syncs wait until they are let through or made to fail, and so do writes."""
 
     def __init__(self) -> None:
         self.is_held = False
+        self.holds_writes = False
+        self.writes: deque[tuple[Run, Done]] = deque()
         self.syncs: deque[tuple[Run, Done]] = deque()
         self.synced = 0
 
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
-        raise AssertionError("the metadata log writes in line")
+        self.writes.append((run, done))
+        if not self.holds_writes:
+            self.let_write()
 
     def read(self, directory: str, run: Run, done: Done) -> None:
         raise AssertionError("the metadata log is open")
@@ -63,6 +67,16 @@ class HeldWorker:
         self.syncs.append((run, done))
         if not self.is_held:
             self.let_through()
+
+    def let_write(self) -> None:
+        """Do the oldest write."""
+        run, done = self.writes.popleft()
+        try:
+            run()
+        except StorageError as error:
+            done(error)
+        else:
+            done(None)
 
     def let_through(self, error: StorageError | None = None) -> None:
         """End the oldest sync."""

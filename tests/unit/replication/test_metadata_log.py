@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,29 @@ def test_replay_gives_what_was_published(tmp_path: Path) -> None:
     after = ControllerWorld(tmp_path).open().image
     for slot in type(before).__slots__:
         assert getattr(after, slot) == getattr(before, slot), slot
+
+
+def test_a_slow_directory_holds_up_the_change_and_not_the_caller(tmp_path: Path) -> None:
+    """Rule 2: what was asked for is written, then synced, then committed, in order; the caller has gone on long ago."""
+    world = ControllerWorld(tmp_path).start()
+    size, worker = world.log_path.stat().st_size, world.worker
+    worker.holds_writes = True
+    committed: list[str] = []
+    last = world.log.next_offset - 1
+    for name in ("a", "b"):
+        offset = world.log.append([record(name)], wall_ms=WALL_MS, committed=partial(committed.append, name))
+        assert offset == last + 1 == world.log.next_offset - 1
+        last = offset
+    assert world.log_path.stat().st_size == size
+    worker.is_held = True
+    worker.let_write()
+    assert len(worker.syncs) == 1
+    worker.let_write()
+    worker.let_through()
+    assert committed == ["a"]
+    worker.let_through()
+    assert committed == ["a", "b"]
+    assert not worker.syncs
 
 
 def test_a_torn_tail_is_cut_and_what_was_committed_stays(tmp_path: Path) -> None:

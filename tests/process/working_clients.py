@@ -161,7 +161,7 @@ class Raw:
         for some in values:
             builder = BatchBuilder()
             for value in some:
-                builder.append(1_700_000_000_000, None, value)
+                builder.append(time.time_ns() // 1_000_000, None, value)  # not so old that retention takes it
             batches.append(bytes(builder.build()))
         produce(self._client, {self._topic: batches})
 

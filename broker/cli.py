@@ -34,16 +34,14 @@ def serve(config_file: str | None, data_dir: str | None, listen: str | None, set
 
     _log_to_standard_error()
     try:
-        config = load_config(config_file, _overrides(config_file, data_dir, listen, settings))
+        config = load_config(config_file, _overrides(config_file, data_dir, settings), listen)
         run(config)
     except (ConfigError, StartError) as error:
         click.echo(f"barnabas: {error}", err=True)
         sys.exit(1)
 
 
-def _overrides(
-    config_file: str | None, data_dir: str | None, listen: str | None, settings: tuple[str, ...]
-) -> dict[str, str]:
+def _overrides(config_file: str | None, data_dir: str | None, settings: tuple[str, ...]) -> dict[str, str]:
     overrides = {}
     for text in settings:
         name, separator, value = text.partition("=")
@@ -54,9 +52,7 @@ def _overrides(
         overrides["log.dirs"] = data_dir
     elif config_file is None and not {"log.dir", "log.dirs"} & overrides.keys():
         overrides["log.dirs"] = "barnabas-data"
-    if listen is not None:
-        overrides["listeners"] = f"PLAINTEXT://{listen}"
-    elif config_file is None and "listeners" not in overrides:
+    if config_file is None and "listeners" not in overrides:
         overrides["listeners"] = "PLAINTEXT://127.0.0.1:9092"
     return overrides
 

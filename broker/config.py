@@ -134,8 +134,13 @@ class BrokerConfig:
         )
 
 
-def load_config(path: str | None, overrides: Mapping[str, str]) -> BrokerConfig:
+def load_config(path: str | None, overrides: Mapping[str, str], listen: str | None = None) -> BrokerConfig:
     """Read a settings file (None: the quick start's settings) and lay the command line's values over it.
+
+    Args:
+        path: of the file.
+        overrides: settings by name.
+        listen: the address for clients; the controller's listeners stay as they are.
 
     Raises:
         ConfigError: a file that cannot be read, a line that is none, a value that is not allowed.
@@ -155,6 +160,11 @@ def load_config(path: str | None, overrides: Mapping[str, str]) -> BrokerConfig:
         elif name not in unused:
             _log.warning("unknown setting %s (%s) is passed over", name, origin[name])
     config = BrokerConfig(texts)
+    if listen is not None:
+        kept = [
+            f"{e.name}://{f'[{e.host}]' if ':' in e.host else e.host}:{e.port}" for e in config.controller_listeners
+        ]
+        config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *kept])})
     _check_listeners(config)
     return config
 

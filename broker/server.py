@@ -289,6 +289,8 @@ class Server:
         everybody = self.listeners + self.controller_listeners
         for listener in everybody:
             listener.start()
+        for listener in self.controller_listeners:
+            _log.info("the controller listens on %s:%d", listener.host, listener.port)
         self._housekeeping.start(everybody)
         self._ready()
 

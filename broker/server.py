@@ -28,6 +28,7 @@ from broker.config import BrokerConfig, Endpoint
 from broker.handlers.dispatch import Dispatcher
 from broker.housekeeping import Housekeeping
 from broker.isr_requests import IsrRequests
+from broker.network.cold import Warmer
 from broker.network.listener import Listener
 from broker.security.authorizer import AllowAll
 from broker.timer import LoopTimer, SystemClock
@@ -228,6 +229,9 @@ class Server:
             config.number("replica.lag.time.max.ms"),
         )
         self._replicas.on_directory_failed = self._directory_failed
+        warmer = Warmer(self._worker, self._replicas.directory_failed)
+        for listener in self.listeners:
+            listener.warmer = warmer
         self._replicas.on_isr_wanted = IsrRequests(self._controller, config.node_id, self._clock).want
         self._groups = group_runtime(config, self._replicas, self._deadlines, self._clock)
         self._controller.on_image = self._image_changed

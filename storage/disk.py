@@ -8,8 +8,8 @@ RULES    1. Every failure of the system leaves here as `StorageError`, a sentenc
          5. Mappings are for reading only, and are closed before their file is cut: touching a page beyond the end
             would be SIGBUS, a store that finds the disk full too.
          6. `sync` is data and size (fdatasync); a name is durable after `sync_dir` of its directory.
-         7. `is_resident`, `pread_if_resident` and `drop_cache` never wait; what is told of the cache may be untrue a
-            moment later, when memory is short (docs/decisions/0014-reads-never-block-the-loop.md).
+         7. `is_resident` and `pread_if_resident` never wait, and are for one thread, that of the state machines. What they
+            tell may be untrue a moment later, when memory is short (docs/decisions/0014-reads-never-block-the-loop.md).
 NOT HERE When to sync (log.py), and what the bytes mean. Tests and simulations bring a `Disk` of their own: subclass
          it and override `open`, or `File` and its two system calls.
 """
@@ -107,11 +107,26 @@ class File:
 
     def is_resident(self, position: int, length: int) -> bool:
         """Whether all of these bytes, which are in the file, can be read without waiting for the disk."""
-        return self._disk.residency.covers(self._descriptor, position, length)
+        try:
+            return self._disk.residency.covers(self._descriptor, position, length)
+        except OSError as error:
+            raise StorageError("read", self.path, error) from error
 
-    def resident_bytes(self, position: int, length: int) -> int:
-        """About how much of it lies in the page cache, reads under way included; all where nobody can tell."""
-        return self._disk.residency.count(self._descriptor, position, length)
+    def cached_bytes(self, position: int, length: int) -> int:
+        """About how many of these bytes lie in the page cache, reads under way included; in any thread."""
+        return Residency().cached_bytes(self._descriptor, position, length)
+
+    def warm(self, position: int, length: int) -> None:
+        """Read these bytes into the page cache, and nowhere else; in any thread."""
+        end = position + length
+        try:
+            while position < end:
+                count = os.sendfile(self._disk.nowhere(), self._descriptor, position, end - position)
+                if not count:
+                    break
+                position += count
+        except OSError as error:
+            raise StorageError("read", self.path, error) from error
 
     def drop_cache(self, position: int, length: int) -> None:
         """Let the page cache forget these bytes, as far as they are not in use or unwritten."""
@@ -222,11 +237,18 @@ class Disk:
     def __init__(self) -> None:
         self._held: set[int] = set()
         self.residency = Residency()
+        self._nowhere: int | None = None
 
     @property
     def open_files(self) -> int:
         """Descriptors held by files and mappings of this disk."""
         return len(self._held)
+
+    def nowhere(self) -> int:
+        """A descriptor that swallows everything."""
+        if self._nowhere is None:
+            self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        return self._nowhere
 
     def remember(self, handle: int) -> None:
         """Count a descriptor (its number) or a mapping (minus its identity)."""

@@ -6,6 +6,7 @@ RULES    1. cachestat(2) counts the pages of a range. Pages that are being read 
          2. Where the kernel has no cachestat, or it does not know this file system, the first and the last byte
             speak for all; where it cannot be asked at all, everything counts as resident.
          3. ctypes is loaded by the first question: a start does not pay for it.
+         4. The structures of the call are made once, so one object serves one thread.
 NOT HERE Why, and what it costs: docs/decisions/0014-reads-never-block-the-loop.md
 """
 
@@ -20,13 +21,14 @@ from typing import Final
 _CACHESTAT: Final = 451  # on every architecture
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+_NO_ANSWER: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 Count = Callable[[int, int, int], int]
 """Descriptor, position, length: how many pages of the range are in the cache; -1 where that cannot be told."""
 
 
 class Residency:
-    """Asks the kernel; one for a process is enough, and threads may share it."""
+    """Asks the kernel, for one thread."""
 
     __slots__ = ("_count", "_scratch")
 
@@ -39,12 +41,15 @@ class Residency:
         if length <= 0:
             return True
         last = position + length - 1
-        pages = (self._count or self._load())(descriptor, position, length)
-        if pages < 0:
-            return self._is_at_hand(descriptor, position) and self._is_at_hand(descriptor, last)
-        return pages > last // _PAGE - position // _PAGE and self._is_at_hand(descriptor, last)
+        if not self._is_at_hand(descriptor, last):
+            return False
+        pages = last // _PAGE - position // _PAGE + 1
+        if pages == 1:
+            return True
+        cached = (self._count or self._load())(descriptor, position, length)
+        return cached >= pages or (cached < 0 and self._is_at_hand(descriptor, position))
 
-    def count(self, descriptor: int, position: int, length: int) -> int:
+    def cached_bytes(self, descriptor: int, position: int, length: int) -> int:
         """About how many bytes of the range are in the cache."""
         pages = (self._count or self._load())(descriptor, position, length)
         return length if pages < 0 else min(length, pages * _PAGE)
@@ -57,12 +62,16 @@ class Residency:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno not in {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}:
+            if error.errno not in _NO_ANSWER:
                 raise
+            return self._is_counted(descriptor, position)
         return True
 
+    def _is_counted(self, descriptor: int, position: int) -> bool:
+        return (self._count or self._load())(descriptor, position, 1) != 0
+
     def _load(self) -> Count:
-        self._count = count = cachestat() if sys.platform == "linux" else _unknown
+        self._count = count = _cachestat() if sys.platform == "linux" else _unknown
         return count
 
 
@@ -70,8 +79,7 @@ def _unknown(descriptor: int, position: int, length: int) -> int:  # noqa: ARG00
     return -1
 
 
-def cachestat() -> Count:
-    """The system call, with its two structures made once for each thread that asks."""
+def _cachestat() -> Count:
     import ctypes  # noqa: PLC0415  # rule 3
 
     class Range(ctypes.Structure):
@@ -80,12 +88,13 @@ def cachestat() -> Count:
     class Statistics(ctypes.Structure):
         _fields_ = tuple((name, ctypes.c_uint64) for name in ("cached", "dirty", "written_back", "gone", "gone_lately"))
 
+    asked, found = Range(), Statistics()
+    asked_pointer, found_pointer = ctypes.byref(asked), ctypes.byref(found)
     system_call = ctypes.CDLL(None).syscall
-    pointer = ctypes.byref
 
     def count(descriptor: int, position: int, length: int) -> int:
-        found = Statistics()
-        if system_call(_CACHESTAT, descriptor, pointer(Range(position, length)), pointer(found), 0):
+        asked.position, asked.length = position, length
+        if system_call(_CACHESTAT, descriptor, asked_pointer, found_pointer, 0):
             return -1
         return int(found.cached)
 

@@ -5,9 +5,11 @@ RULES    1. At most one request of a connection is in work, its answer's sending
          3. A request that can be answered at once is answered in the same callback: no task, no future.
          4. A muted connection (throttled: `ConnectionInfo.muted_until_mono_ms`) gets its answer, then no work until then.
          5. A peer that breaks the protocol costs one log line and its connection, never more.
-         6. Small answers to requests that came together leave together: a producer with five requests in flight costs
+         6. Where an answer's records must come from the disk first, the connection waits for a reader thread, watching
+            nothing; the loop does not wait (cold.py).
+         7. Small answers to requests that came together leave together: a producer with five requests in flight costs
             fewer system calls.
-         7. What was received and led to no sending is followed by another look: libuv tells of a reset that came with
+         8. What was received and led to no sending is followed by another look: libuv tells of a reset that came with
             data once, as readable, and then watches no more. Sending would fail; silence would keep the descriptor.
 NOT HERE Accepting (`listener.py`), what a request means (`handlers/`), how parts leave (`sender.py`).
 """
@@ -20,11 +22,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from broker.network.cold import Scan, Warmer
 from broker.network.exchange import CloseConnection, ConnectionInfo, Dispatch, Later
 from broker.network.sender import RegionEnded, Sender
 from broker.network.wire import Wire
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader, Part
+from storage.disk import StorageError
 
 _log = logging.getLogger("barnabas.network")
 
@@ -37,8 +41,8 @@ class Connection:
     """The life of one accepted socket; everything happens in the loop's callbacks."""
 
     __slots__ = (
-        "_busy", "_dispatch", "_frames", "_is_reading", "_is_writing", "_looks_again", "_loop", "_on_close", "_pending",
-        "_reader", "_sender", "_wire", "info", "is_closed", "last_active_mono_ms",
+        "_busy", "_dispatch", "_frames", "_is_reading", "_is_thawing", "_is_writing", "_looks_again", "_loop", "_on_close",
+        "_pending", "_reader", "_scan", "_sender", "_wire", "info", "is_closed", "last_active_mono_ms",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +53,7 @@ class Connection:
         dispatch: Dispatch,
         reader: FrameReader,
         on_close: Callable[[Connection], None],
+        warmer: Warmer | None = None,
     ) -> None:
         self._loop = loop
         self._wire = wire
@@ -56,12 +61,14 @@ class Connection:
         self._dispatch = dispatch
         self._reader = reader
         self._on_close = on_close
-        self._sender = Sender(wire)
+        self._scan = None if warmer is None else Scan(warmer)
+        self._sender = Sender(wire, self._scan)
         self._frames: deque[bytearray] = deque()
         self._pending: Later | None = None
         self._busy = False
         self._is_reading = False
         self._is_writing = False
+        self._is_thawing = False
         self._looks_again = False
         self.is_closed = False
         self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
@@ -165,7 +172,7 @@ class Connection:
     # ------------------------------------------------------------ writing
     def _release(self) -> None:
         """Send the answers that were held and had no other behind them."""
-        if not self.is_closed and not self._is_writing and not self._sender.is_idle:
+        if not (self.is_closed or self._is_writing or self._is_thawing or self._sender.is_idle):
             self._send([])
 
     def _send(self, parts: list[Part]) -> None:
@@ -178,7 +185,7 @@ class Connection:
             return
         if not done:
             self._busy = True
-            self._watch_writing(wanted=True)
+            self._await_room()
             return
         if self._is_writing:
             self._watch_writing(wanted=False)
@@ -209,10 +216,33 @@ class Connection:
         except (OSError, RegionEnded) as error:
             self._lose(error)
             return
-        if done:
+        if not done:
+            self._await_room()
+        else:
             self._watch_writing(wanted=False)
             if self._pending is None:  # what was sent may be answers from before one that is still in work
                 self._go_on()
+
+    def _await_room(self) -> None:
+        """Not everything was sent: go on when the socket has room, or when the disk has answered."""
+        cold = self._sender.cold
+        self._watch_writing(wanted=cold is None)
+        if cold is not None and not self._is_thawing:
+            assert self._scan is not None
+            self._is_thawing = True
+            self._scan.fetch(*cold, self._thawed)
+
+    def _thawed(self, data: bytes | None, error: StorageError | None) -> None:
+        """The disk has answered (on the loop)."""
+        self._is_thawing = False
+        if self.is_closed:
+            return
+        if error is not None:
+            _log.warning("closing %s: %s", self._peer(), error)
+            self.close()
+            return
+        self._sender.thaw(data)
+        self._on_writable()
 
     def _lose(self, error: Exception) -> None:
         if isinstance(error, RegionEnded):

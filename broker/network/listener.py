@@ -16,6 +16,7 @@ import time
 from collections import Counter
 
 from broker.config import SocketSettings
+from broker.network.cold import Warmer
 from broker.network.connection import Connection
 from broker.network.exchange import ConnectionInfo, Dispatch
 from broker.network.wire import PlainWire
@@ -53,6 +54,8 @@ class Listener:
         self._next_connection_id = 1
         self._refusal_logged_mono_s = 0.0
         self._socket = _listening_socket(host, port, settings)
+        self.warmer: Warmer | None = None
+        """Who reads what is cold; None: the loop itself."""
         self.host = host
         self.port: int = self._socket.getsockname()[1]
 
@@ -138,6 +141,7 @@ class Listener:
             self._dispatch,
             FrameReader(settings.request_max_bytes, self._scratch),
             self._forget,
+            self.warmer,
         )
         self._connections.add(connection)
         self._per_ip[peer_host] += 1

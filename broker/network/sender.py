@@ -3,7 +3,8 @@
 RULES    1. Parts leave in order: header bytes, region, header bytes, region, …
          2. One turn sends at most `TURN_BYTES`, so that one fast reader does not own the loop.
          3. What is unsent costs its header bytes and one reference to a file; a region is never read.
-         4. While `is_holding`, small answers wait for the next one, to leave with it in one call.
+         4. A region is sent only as far as it waits for no disk; `cold` says where it would (cold.py).
+         5. While `is_holding`, small answers wait for the next one, to leave with it in one call.
 NOT HERE When to send (`connection.py` watches the socket).
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from broker.network.cold import Scan
 from broker.network.wire import Buffer, Wire
 from protocol.framing import Part
 from protocol.records import FileRegion
@@ -27,10 +29,14 @@ class RegionEnded(Exception):
 class Sender:
     """The unsent parts of one connection."""
 
-    __slots__ = ("_parts", "_skip", "_wire", "bytes_sent", "is_holding")
+    __slots__ = ("_parts", "_scan", "_skip", "_wire", "bytes_sent", "cold", "is_holding")
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, scan: Scan | None = None) -> None:
+        """Without `scan` the disk is waited for."""
         self._wire = wire
+        self._scan = scan
+        self.cold: tuple[FileRegion, int] | None = None
+        """The region that the disk must be asked for before anything more is sent, and from which byte of it."""
         self._parts: deque[Part] = deque()
         self._skip = 0  # bytes of the first part that are sent already
         self.bytes_sent = 0
@@ -67,11 +73,16 @@ class Sender:
         Raises:
             OSError: the connection is broken; RegionEnded: a file ended before its region.
         """
+        if self.cold is not None:
+            return False
         budget = TURN_BYTES
         parts = self._parts
         while parts and budget > 0:
             part = parts[0]
             if isinstance(part, FileRegion):
+                if self._scan is not None and not self._scan.is_at_hand(part, self._skip, budget):
+                    self.cold = part, self._skip
+                    return False
                 sent = self._wire.send_file(part, self._skip, budget)
                 if sent == 0 and part.length > self._skip:
                     raise RegionEnded("a log file ended before the region that was being sent")
@@ -83,6 +94,16 @@ class Sender:
             self.bytes_sent += sent
             self._advance(sent)
         return not parts
+
+    def thaw(self, data: bytes | None) -> None:
+        """The disk was asked for what was cold: `data` are its first bytes, None when it can be sent as it is."""
+        assert self.cold is not None
+        (region, skip), self.cold = self.cold, None
+        if data:
+            done = skip + len(data)
+            self._parts[0] = FileRegion(region.file, region.position + done, region.length - done)
+            self._parts.appendleft(data)
+            self._skip = 0
 
     def _send_buffers(self) -> int | None:
         """Send the run of byte parts at the front in one call."""

@@ -16,7 +16,7 @@ from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.rebalance import GroupSettings
 from broker.coordinators.replica_log import ReplicaLog
 from broker.coordinators.runtime import CoordinatorRuntime, Host
-from broker.handlers import fetch, offsets, produce, producer_ids
+from broker.handlers import fetch, fetch_shortcut, offsets, produce, produce_shortcut, producer_ids
 from broker.handlers.admin import AdminHandlers
 from broker.handlers.api_versions import ApiVersionsHandler
 from broker.handlers.configs import ConfigHandlers
@@ -103,10 +103,12 @@ def client_apis(
     sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
     ids = ProducerIds(controller, config.node_id, lambda: controller.broker_epoch)
     groups_handlers = CoordinationHandlers(groups, image, addresses, authorizer, create_topics, offsets_topic)
+    producing = ProduceHandler(replicas, purgatory.deadlines, authorizer)
+    fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
     return ApiVersionsHandler(image, _SERVED_FEATURES).table_of(
         [
-            *produce.routes(ProduceHandler(replicas, purgatory.deadlines, authorizer)),
-            *fetch.routes(FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))),
+            *produce.routes(producing, produce_shortcut.shortcuts(producing)),
+            *fetch.routes(fetching, fetch_shortcut.shortcuts(fetching)),
             *offsets.routes(OffsetsHandler(replicas, authorizer)),
             *producer_ids.routes(ProducerIdsHandler(ids, authorizer)),
             *metadata.routes(),

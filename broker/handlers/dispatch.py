@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from broker.handlers.router import Handler, Pending, RequestContext, Router
+from broker.handlers.router import Handler, Pending, RequestContext, Router, Shortcut
 from broker.network.exchange import CloseConnection, ConnectionInfo
 from broker.watchdog import Watchdog
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
@@ -33,6 +33,7 @@ class _Entry(NamedTuple):
     """What one (key, version) needs."""
 
     handler: Handler
+    shortcut: Shortcut | None
     decode: Callable[[bytearray, int], tuple[Message, int]]
     encode: Callable[[Message], list[Part]]
     response_class: type[Message]
@@ -94,15 +95,16 @@ class Dispatcher:
             return self._answer_unknown_api_versions(context)
         if entry.has_flexible_request_header:
             position = _skip_tagged_fields(frame, position)
-        request, _ = entry.decode(frame, position)
         try:
-            answer = entry.handler(context, request)
+            answer = None if entry.shortcut is None else entry.shortcut(context, frame, position)
+            if answer is None:
+                answer = entry.handler(context, entry.decode(frame, position)[0])
         except (CloseConnection, MalformedRequest):
             raise
         except Exception:  # noqa: BLE001
             answer = self._answer_fault(entry, context)
-        if answer is None:
-            return None
+        if answer is None or isinstance(answer, list):
+            return answer
         if isinstance(answer, Pending):
             return PendingParts(answer, lambda message: _encode(entry, correlation_id, message))
         return _encode(entry, correlation_id, answer)
@@ -118,6 +120,7 @@ class Dispatcher:
         request_class, response_class = APIS[api_key]
         entry = _Entry(
             route.handler,
+            None if route.shortcut is None else route.shortcut(api_version),
             decoder(request_class, api_version),
             encoder(response_class, api_version),
             response_class,

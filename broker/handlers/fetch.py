@@ -21,7 +21,7 @@ from typing import Final
 
 from broker.handlers.fetch_sessions import FetchedPartition, FetchSession, FetchSessions, Watchlist
 from broker.handlers.leaders import current_leader, node_endpoints
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import Pending, RequestContext, Route, Shortcuts
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
@@ -99,6 +99,10 @@ class FetchHandler:
             return fetch.answer() if fetch.is_complete else fetch.park(NEVER)
         return fetch.park(ctx.mono_ms + request.max_wait_ms)
 
+    def consumer(self, isolation: Isolation, version: int) -> Reader:
+        """Any consumer; only one that could tell its rack may read from a follower (KIP-392)."""
+        return self._consumers[isolation, version < _FIRST_VERSION_WITH_RACK]
+
     def _reader(self, version: int, request: FetchRequest) -> Reader:
         """Who asks (seeds.md F1), and up to where it may see (F2)."""
         broker_epoch = -1
@@ -108,7 +112,7 @@ class FetchHandler:
             broker_epoch = request.replica_state.replica_epoch
         isolation = Isolation.LAST_STABLE if request.isolation_level else Isolation.HIGH_WATERMARK
         if replica_id == CONSUMER:
-            return self._consumers[isolation, version < _FIRST_VERSION_WITH_RACK]
+            return self.consumer(isolation, version)
         if replica_id >= 0:
             return Reader(replica_id, Isolation.LOG_END, leader_only=True, broker_epoch=broker_epoch)
         if replica_id == FUTURE_LOCAL_REPLICA:
@@ -379,8 +383,7 @@ class _Fetch(Waiter):
             or partition.told_log_start_offset != data.log_start_offset
             or data.preferred_read_replica >= 0
         )
-        partition.told_high_watermark = data.high_watermark
-        partition.told_log_start_offset = data.log_start_offset
+        partition.tell(data.high_watermark, data.log_start_offset)
         return is_news
 
     def _keep_dirty(self) -> None:
@@ -407,6 +410,6 @@ def _bound(info: ReadInfo, isolation: Isolation) -> int:
     return info.log_end_offset if isolation is Isolation.LOG_END else info.last_stable_offset
 
 
-def routes(handler: FetchHandler) -> list[Route]:
+def routes(handler: FetchHandler, shortcut: Shortcuts | None = None) -> list[Route]:
     """The rows of the API table."""
-    return [Route(ApiKey.FETCH, 4, 18, handler.handle)]
+    return [Route(ApiKey.FETCH, 4, 18, handler.handle, shortcut=shortcut)]

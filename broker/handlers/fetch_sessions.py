@@ -22,6 +22,7 @@ from typing import Final
 
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest
+from protocol.one_partition import FetchOfOne
 from replication.partition import FetchPosition, end_key, state_key
 from replication.purgatory import Key, Purgatory, Waiter
 
@@ -56,12 +57,17 @@ class FetchedPartition(FetchPosition):
         self.watched: tuple[Key, ...] = ()
         self.ask(asked)
 
-    def ask(self, asked: FetchPartition) -> None:
+    def ask(self, asked: FetchPartition | FetchOfOne) -> None:
         """Take over what a request says of this partition."""
         self.offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
+
+    def tell(self, high_watermark: int, log_start_offset: int) -> None:
+        """Remember what the client knows now."""
+        self.told_high_watermark = high_watermark
+        self.told_log_start_offset = log_start_offset
 
     def moved(self, key: Key) -> None:
         """The partition moved: look again, and have a parked request look if this is what it waits for."""
@@ -246,11 +252,15 @@ class FetchSessions:
             is_follower = session.is_follower
             self.remove(session.session_id)
             return Watchlist(self._purgatory, is_follower=is_follower)
+        self.advance(session, mono_ms)
+        return session
+
+    def advance(self, session: FetchSession, mono_ms: int) -> None:
+        """One more request of the session is taken on."""
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
         session.last_used_mono_ms = mono_ms
         by_id = self._by_id
         by_id[session.session_id] = by_id.pop(session.session_id)
-        return session
 
     def _create(self, size: int, mono_ms: int, *, is_follower: bool, uses_topic_ids: bool) -> FetchSession | None:
         by_id = self._by_id

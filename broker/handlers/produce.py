@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.handlers.leaders import current_leader, node_endpoints
-from broker.handlers.router import CloseConnection, Pending, RequestContext, Route
+from broker.handlers.router import CloseConnection, Pending, RequestContext, Route, Shortcuts
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
@@ -29,10 +29,11 @@ from protocol.messages.produce_fetch import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from protocol.primitives import ZERO_UUID
 from protocol.records import ATTRIBUTES_POSITION, BATCH_OVERHEAD, TRANSACTIONAL_BIT
 from replication.deadlines import Deadline, Deadlines
 from replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from replication.replica_manager import ReplicaManager
+from replication.replica_manager import Done, ReplicaManager
 from storage.log import AppendInfo
 from storage.validation import FIRST_PRODUCE_VERSION_WITH_ZSTD, RejectedRecords, refuse_zstd
 
@@ -50,7 +51,24 @@ _ABOUT_THE_LOG: Final = frozenset(
 )
 """Refusals by which a producer wants to know where the log starts: what it has sent before may have been deleted."""
 _EMPTY: Final = memoryview(b"")
-_ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
+ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
+
+
+class Outcome:
+    """How an append has ended, or who is to be told."""
+
+    __slots__ = ("ended", "listener")
+
+    def __init__(self) -> None:
+        self.ended: tuple[ErrorCode, AppendInfo | None, KafkaError | None] | None = None
+        self.listener: Done | None = None
+
+    def __call__(self, code: ErrorCode, info: AppendInfo | None, error: KafkaError | None) -> None:
+        """It has ended."""
+        if self.listener is None:
+            self.ended = code, info, error
+        else:
+            self.listener(code, info, error)
 
 
 class ProduceHandler:
@@ -72,6 +90,14 @@ class ProduceHandler:
                 produce.append_topic(topic)
         return produce.settle(request.timeout_ms)
 
+    def adopt(
+        self, ctx: RequestContext, topic: str, index: int, topic_id: bytes, acks: int, timeout_ms: int, outcome: Outcome
+    ) -> ProduceResponse | Pending | None:
+        """Answer for the only append of a request, which was handed in already."""
+        produce = _Produce(self, ctx, ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[]))
+        produce.adopt(topic, index, topic_id, outcome)
+        return produce.settle(timeout_ms)
+
     def _refuse_all(self, ctx: RequestContext, request: ProduceRequest) -> ErrorCode | None:
         """What is wrong with the request as a whole."""
         if request.acks not in (ACKS_LEADER, ACKS_ALL, ACKS_NONE):
@@ -82,7 +108,7 @@ class ProduceHandler:
                 if (
                     records is not None
                     and len(records) >= BATCH_OVERHEAD
-                    and records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT  # type: ignore[operator]
+                    and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT  # type: ignore[operator]
                 ):
                     name = request.transactional_id
                     is_allowed = name is not None and self.authorizer.authorize(
@@ -147,6 +173,17 @@ class _Produce:
                 self._append(name, data, answer)
             else:
                 self._done(name, answer, refusal.code, None, refusal)
+
+    def adopt(self, topic: str, index: int, topic_id: bytes, outcome: Outcome) -> None:
+        """Take over an append that was handed in already."""
+        answer = PartitionProduceResponse(index=index, error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
+        answers = TopicProduceResponse(name=topic, topic_id=topic_id or ZERO_UUID, partition_responses=[answer])
+        self._response.responses.append(answers)
+        self._waiting = 1
+        if outcome.ended is not None:
+            self._done(topic, answer, *outcome.ended)
+        else:
+            outcome.listener = lambda code, info, error: self._done(topic, answer, code, info, error)
 
     def _name_of(self, topic: TopicProduceData) -> str:
         if self._ctx.api_version < _FIRST_VERSION_WITH_IDS:
@@ -280,6 +317,6 @@ class _Produce:
         return f"a Produce with acks=0 failed ({', '.join(failed[:10])})"
 
 
-def routes(handler: ProduceHandler) -> list[Route]:
+def routes(handler: ProduceHandler, shortcut: Shortcuts | None = None) -> list[Route]:
     """The rows of the API table; advertised from 0, served from 3 (KAFKA-18659)."""
-    return [Route(ApiKey.PRODUCE, 3, 13, handler.handle, advertised_min=0)]
+    return [Route(ApiKey.PRODUCE, 3, 13, handler.handle, advertised_min=0, shortcut=shortcut)]

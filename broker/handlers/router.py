@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from broker.network.exchange import CloseConnection, ConnectionInfo
+from protocol.framing import Part
 from protocol.schema import Message
 
 __all__ = ["CloseConnection", "ConnectionInfo", "Handler", "Pending", "RequestContext", "Route", "Router"]
@@ -107,6 +108,16 @@ class Pending:
 Handler = Callable[[RequestContext, Any], "Message | Pending | None"]
 
 
+Shortcut = Callable[[RequestContext, bytearray, int], "list[Part] | Message | Pending | None"]
+"""Answers a frame of the usual shape, whose message begins at a position, without decoding it.
+
+None where the shape is another one: then nothing has happened, and the handler is asked.
+"""
+
+Shortcuts = Callable[[int], "Shortcut | None"]
+"""The short cut of a version, if it has one."""
+
+
 class Route(NamedTuple):
     """A row of the API table.
 
@@ -119,6 +130,7 @@ class Route(NamedTuple):
     max_version: int
     handler: Handler
     advertised_min: int | None = None
+    shortcut: Shortcuts | None = None
 
 
 class Router:

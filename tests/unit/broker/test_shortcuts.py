@@ -1,0 +1,114 @@
+"""Which requests take the short cuts of Fetch and Produce; that the answers are the handlers' own: tests/property."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.handlers import fetch_shortcut, produce_shortcut
+from protocol.codec import encode
+from storage.blocking import WouldBlock
+from tests.support.replica_world import Client, World, batch, fetched, offsets
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    made = World(tmp_path)
+    made.create("t", partitions=3)
+    made.load("t", batches=3)
+    return made
+
+
+def fetch_by_shortcut(world: World, version: int, places: Any = None, **request: Any) -> Any:
+    """What the short cut says to a Fetch."""
+    shortcut = fetch_shortcut.shortcuts(world.fetching)(version)
+    made = world.fetch_request({("t", 0): 1} if places is None else places, version=version, **request)
+    made.replica_state = None
+    return None if shortcut is None else shortcut(world.context(1, version), bytearray(encode(made, version)), 0)
+
+
+def produce_by_shortcut(world: World, version: int, acks: int = 1, records: Any = None) -> Any:
+    """What the short cut says to a Produce."""
+    shortcut = produce_shortcut.shortcuts(world.producing)(version)
+    made = world.produce_request([("t", 0, batch() if records is None else records)], version=version, acks=acks)
+    return None if shortcut is None else shortcut(world.context(0, version), bytearray(encode(made, version)), 0)
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_a_plain_consumers_fetch_takes_the_short_cut(world, version):
+    """From version 9 on."""
+    assert (fetch_by_shortcut(world, version) is not None) is (version >= 9)
+
+
+@pytest.mark.parametrize("version", [9, 12, 13, 18])
+def test_a_session_with_one_moving_partition_takes_the_short_cut(world, version):
+    """The session goes on afterwards as if the handler had answered."""
+    client = Client(world, version, max_wait_ms=0)
+    client.fetch({("t", index): 0 for index in range(3)})
+    assert fetch_by_shortcut(world, version, session=client.session) is not None
+    client.session = (client.session[0], client.session[1] + 1)
+    assert offsets(fetched(client.fetch())) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"places": {("t", 0): 1, ("t", 1): 0}},
+        {"places": {}},
+        {"places": {("t", 0): 3}},
+        {"places": {("unknown", 0): 0}},
+        {"rack": "rack2"},
+        {"session": (0, 0)},
+        {"session": (77, 3)},
+        {"min_bytes": 10_000},
+    ],
+)
+def test_an_unusual_fetch_is_left_to_the_handler(world, request_):
+    """Rule 2 of fetch_shortcut.py."""
+    assert fetch_by_shortcut(world, 12, **request_) is None
+
+
+def test_what_the_disk_must_be_asked_for_is_left_to_the_handler(world, monkeypatch):
+    """Rule 2 of fetch_shortcut.py: the session has not gone on."""
+    client = Client(world, max_wait_ms=0)
+    client.fetch({("t", 0): 0})
+
+    def read(*_: Any, **__: Any) -> Any:
+        raise WouldBlock(lambda: None, lambda _: None)
+
+    with monkeypatch.context() as cold:
+        cold.setattr(world.replicas, "read", read)
+        assert fetch_by_shortcut(world, 12, session=client.session) is None
+    assert offsets(fetched(client.fetch({("t", 0): 1}))) == [1, 2]
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_plain_producers_batch_takes_the_short_cut(world, version):
+    """From version 7 on."""
+    assert isinstance(produce_by_shortcut(world, version), list) is (version >= 7)
+
+
+def test_an_unusual_produce_is_left_to_the_handler(world):
+    """Rule 2 of produce_shortcut.py: nothing is appended."""
+    assert produce_by_shortcut(world, 9, acks=0) is None
+    assert produce_by_shortcut(world, 9, records=batch(transactional=True, producer_id=1, base_sequence=0)) is None
+    assert produce_by_shortcut(world, 9, records=batch()[:60]) is None
+    assert world.partition().log.log_end_offset == 3
+
+
+def test_what_has_begun_is_answered_by_the_handlers_means(world):
+    """Rule 3 of produce_shortcut.py: a refused batch, and one that waits for a follower."""
+    broken = batch()
+    broken[30] ^= 1
+    answer = produce_by_shortcut(world, 9, records=broken)
+    assert answer.responses[0].partition_responses[0].error_code == 2
+    world.create("r", replicas=(1, 2))
+    shortcut = produce_shortcut.shortcuts(world.producing)(9)
+    request = world.produce_request([("r", 0, batch())], version=9, acks=-1)
+    pending = shortcut(world.context(0, 9), bytearray(encode(request, 9)), 0)
+    answers: list[Any] = []
+    pending.deliver_to(answers.append, answers.append)
+    assert answers == []
+    world.fetch("r", offset=1, replica=2, max_wait_ms=0)
+    assert answers[0].responses[0].partition_responses[0].error_code == 0

@@ -44,6 +44,8 @@ class FetchOfOne(NamedTuple):
     partition: int
     fetch_offset: int
     current_leader_epoch: int
+    last_fetched_epoch: int
+    """-1 where the version has none, as in the message."""
     partition_max_bytes: int
     max_bytes: int
     min_bytes: int
@@ -54,17 +56,12 @@ class FetchOfOne(NamedTuple):
     repeated: bytearray
     """What the answer repeats."""
 
-    @property
-    def last_fetched_epoch(self) -> int:
-        """Only replicas name one."""
-        return -1
-
 
 class FetchLayout:
     """One version of Fetch, as a consumer without a rack sends it."""
 
     __slots__ = (
-        "_answer_end", "_answer_head", "_answer_partition", "_end", "_fetched_epoch", "_has_ids", "_head", "_index_end",
+        "_answer_end", "_answer_head", "_answer_partition", "_end", "_has_ids", "_head", "_index_end",
         "_is_flexible", "_no_list", "_one", "_partition", "_replica", "_topics_at",
     )  # fmt: skip
 
@@ -80,9 +77,9 @@ class FetchLayout:
         self._head = Struct(head + count + length)
         self._topics_at = struct.calcsize(head)
         # Partitions, index, leader epoch, offset, last fetched epoch, (log start,) max bytes; nothing forgotten, no rack.
-        self._fetched_epoch = _MINUS_ONE if is_flexible else b""
+        fetched_epoch = "i" if is_flexible else "0s"
         self._end = b"\0\0\1\1\0" if is_flexible else bytes(6 if has_rack else 4)
-        self._partition = Struct(f">{count}iiq{len(self._fetched_epoch)}s8xi{len(self._end)}s")
+        self._partition = Struct(f">{count}iiq{fetched_epoch}8xi{len(self._end)}s")
         self._index_end = struct.calcsize(f">{count}i")
         # Length, correlation id, (no throttling, no error,) session id.
         self._answer_head = Struct(">iix4x2xi" if is_flexible else ">ii4x2xi")
@@ -106,18 +103,14 @@ class FetchLayout:
             )
         except struct.error:  # it is cut short
             return None
-        if (
-            topics != self._one
-            or partitions != self._one
-            or replica != self._replica
-            or fetched_epoch != self._fetched_epoch
-            or end != self._end
-        ):
+        if topics != self._one or partitions != self._one or replica != self._replica or end != self._end:
             return None
+        if not self._is_flexible:
+            fetched_epoch = -1
         repeated = frame[position + self._topics_at : name_end + self._index_end]
         asked = (
-            topic, topic_id, index, offset, leader_epoch, partition_max_bytes, max_bytes, min_bytes, max_wait_ms, isolation,
-            session_id, session_epoch, repeated,
+            topic, topic_id, index, offset, leader_epoch, fetched_epoch, partition_max_bytes, max_bytes, min_bytes,
+            max_wait_ms, isolation, session_id, session_epoch, repeated,
         )  # fmt: skip
         return _new_tuple(FetchOfOne, asked)
 
@@ -143,9 +136,9 @@ class FetchLayout:
         """
         partition = self._answer_partition.pack(*bounds, self._no_list + has_list, _MINUS_ONE)
         records = uvarint(size + 1) if self._is_flexible else size.to_bytes(4, "big")
-        head, end, repeated = self._answer_head, self._answer_end, asked[12]
+        head, end, repeated = self._answer_head, self._answer_end, asked.repeated
         length = head.size - _PREFIX + len(repeated) + len(partition) + len(records) + size + len(end)
-        first = b"".join((head.pack(length, correlation_id, asked[10]), repeated, partition, records))
+        first = b"".join((head.pack(length, correlation_id, asked.session_id), repeated, partition, records))
         return [first, *regions, end] if end else [first, *regions]
 
 
@@ -223,7 +216,7 @@ class ProduceLayout:
         self, correlation_id: int, asked: ProduceOfOne, base_offset: int, append_time_ms: int, log_start_offset: int
     ) -> list[Part]:
         """An answer that tells where the records went; `asked` is what `read` gave."""
-        head, end, repeated = self._answer_head, self._end, asked[6]
+        head, end, repeated = self._answer_head, self._end, asked.repeated
         partition = self._answer_partition.pack(base_offset, append_time_ms, log_start_offset)
         length = head.size - _PREFIX + len(repeated) + len(partition) + len(end)
         return [b"".join((head.pack(length, correlation_id), repeated, partition, end))]

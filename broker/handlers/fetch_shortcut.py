@@ -36,7 +36,7 @@ class FetchShortcut:
         asked = self._layout.read(frame, position)
         if asked is None:
             return None
-        topic, topic_id, index, offset, leader_epoch, partition_max_bytes, max_bytes, min_bytes, max_wait_ms, *_ = asked
+        topic, topic_id, index, offset, leader_epoch, fetched_epoch, partition_max_bytes, max_bytes, *_ = asked
         handler = self._handler
         replicas = handler.replicas
         if topic_id:
@@ -64,7 +64,7 @@ class FetchShortcut:
             info = replicas.read(
                 topic,
                 index,
-                FetchPosition(offset, leader_epoch),
+                FetchPosition(offset, leader_epoch, fetched_epoch),
                 min(most, partition_max_bytes),
                 reader,
                 min_one_batch=True,
@@ -72,7 +72,7 @@ class FetchShortcut:
         except (KafkaError, Diverged, WouldBlock):
             return None
         regions, size, high_watermark, stable, start, _, aborted = info
-        if not size or aborted or (size < min(min_bytes, most) and max_wait_ms > 0):
+        if not size or aborted or (size < min(asked.min_bytes, most) and asked.max_wait_ms > 0):
             return None
         if session is not None:
             self._note(session, asked, info, ctx.mono_ms)

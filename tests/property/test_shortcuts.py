@@ -133,7 +133,7 @@ class Fetches:
             isolation=chance.choice((0, 1)),
             replica=-1 if usual or version >= 15 else chance.choice((-1, -2, -3, 2)),
             leader_epoch=-1 if usual else chance.choice((-1, 0, 7)),
-            last_fetched_epoch=-1 if usual or version < 12 else chance.choice((-1, 0)),
+            last_fetched_epoch=-1 if version < 12 else chance.choice((-1, -1, 0, 0, 0, 5)),
             session=self.session,
             rack="" if usual else chance.choice(("", "rack2")),
         )

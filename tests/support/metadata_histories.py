@@ -1,0 +1,175 @@
+"""Random histories of a cluster as metadata records, for whoever replays them."""
+
+from __future__ import annotations
+
+import random
+
+from protocol.messages import stored
+from protocol.schema import Message
+from replication.image import MetadataImage, ResourceType
+from replication.metadata_records import Versioned
+
+LEVELS = (17, 20, 22, 23, 30)
+
+
+def random_history(dice: random.Random, steps: int) -> list[Versioned]:
+    """So many changes of a cluster that began with one of `LEVELS`, each valid where it stands."""
+    history = _History(dice)
+    for _ in range(steps):
+        dice.choice(history.changes)()
+    return history.records
+
+
+class _History:
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self.records: list[Versioned] = []
+        self._image = MetadataImage("cluster")
+        self._level = dice.choice(LEVELS)
+        self._add(stored.FeatureLevelRecord(name="metadata.version", feature_level=self._level))
+        self.changes = [
+            self._feature,
+            self._register_broker,
+            self._change_broker,
+            self._unregister_broker,
+            self._register_controller,
+            self._make_topic,
+            self._remove_topic,
+            self._change_partition,
+            self._change_partition,
+            self._configure,
+            self._configure,
+            self._give_producer_ids,
+        ]
+
+    def _add(self, record: Message, version: int = 0) -> None:
+        self.records.append((record, version))
+        self._image, _ = self._image.apply([record], offset=len(self.records) - 1, epoch=1)
+
+    def _ids(self, most: int) -> list[int]:
+        return self._dice.sample(range(1, 6), self._dice.randint(0, most))
+
+    @property
+    def _partition_version(self) -> int:
+        return 2 if self._level >= 23 else 1
+
+    def _feature(self) -> None:
+        name = self._dice.choice(("group.version", "transaction.version"))
+        self._add(stored.FeatureLevelRecord(name=name, feature_level=self._dice.randint(0, 2)))
+
+    def _endpoints(self) -> list[stored.BrokerEndpoint]:
+        names = self._dice.sample(("PLAINTEXT", "INSIDE", "OUTSIDE"), self._dice.randint(1, 3))
+        return [
+            stored.BrokerEndpoint(name=name, host=f"h{i}", port=self._dice.randrange(65536), security_protocol=i)
+            for i, name in enumerate(names)
+        ]
+
+    def _register_broker(self) -> None:
+        dice, is_last = self._dice, self._level >= 30
+        record = stored.RegisterBrokerRecord(
+            broker_id=dice.randint(1, 5),
+            incarnation_id=dice.randbytes(16),
+            broker_epoch=len(self.records),
+            end_points=self._endpoints(),
+            features=[
+                stored.BrokerFeature(name="f", min_supported_version=0, max_supported_version=dice.randint(0, 9))
+            ],
+            rack=dice.choice((None, "", "a rack")),
+            fenced=dice.random() < 0.5,
+            in_controlled_shutdown=dice.random() < 0.5,
+            log_dirs=[dice.randbytes(16) for _ in range(dice.randint(0, 3))],
+            cordoned_log_dirs=dice.choice((None, [], [dice.randbytes(16)])) if is_last else None,
+        )
+        self._add(record, 4 if is_last else 3)
+
+    def _change_broker(self) -> None:
+        dice = self._dice
+        if self._image.brokers:
+            broker = dice.choice(list(self._image.brokers.values()))
+            record = stored.BrokerRegistrationChangeRecord(
+                broker_id=broker.broker_id,
+                broker_epoch=broker.epoch,
+                fenced=dice.choice((-1, 0, 1)),
+                in_controlled_shutdown=dice.choice((0, 1)),
+                log_dirs=[dice.randbytes(16)] if dice.random() < 0.3 else [],
+            )
+            self._add(record, 2)
+
+    def _unregister_broker(self) -> None:
+        if self._image.brokers:
+            broker = self._dice.choice(list(self._image.brokers.values()))
+            self._add(stored.UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch))
+
+    def _register_controller(self) -> None:
+        self._add(
+            stored.RegisterControllerRecord(
+                controller_id=self._dice.randint(1, 3),
+                incarnation_id=self._dice.randbytes(16),
+                end_points=self._endpoints(),
+                features=[stored.BrokerFeature(name="k", min_supported_version=0, max_supported_version=1)],
+            )
+        )
+
+    def _make_topic(self) -> None:
+        name = f"topic-{self._dice.randint(0, 9)}"
+        if name in self._image.topics_by_name:
+            return
+        topic_id = self._dice.randbytes(16)
+        self._add(stored.TopicRecord(name=name, topic_id=topic_id))
+        indexes = list(range(self._dice.randint(1, 4)))
+        self._dice.shuffle(indexes)
+        for index in indexes:
+            self._add(self._partition(topic_id, index), self._partition_version)
+
+    def _partition(self, topic_id: bytes, index: int) -> stored.PartitionRecord:
+        dice, is_new = self._dice, self._level >= 23
+        replicas = self._ids(4) or [1]
+        return stored.PartitionRecord(
+            partition_id=index,
+            topic_id=topic_id,
+            replicas=replicas,
+            isr=replicas[:2],
+            removing_replicas=self._ids(1),
+            adding_replicas=self._ids(2),
+            leader=dice.choice((-1, replicas[0])),
+            leader_recovery_state=dice.choice((0, 1)),
+            leader_epoch=dice.randint(0, 9),
+            partition_epoch=dice.randint(0, 9),
+            directories=[dice.randbytes(16) for _ in replicas],
+            eligible_leader_replicas=dice.choice((None, [], [3, 2])) if is_new else None,
+            last_known_elr=dice.choice((None, [4])) if is_new else None,
+        )
+
+    def _change_partition(self) -> None:
+        topics = list(self._image.topics_by_id.values())
+        if topics:
+            topic = self._dice.choice(topics)
+            change = stored.PartitionChangeRecord(
+                partition_id=self._dice.choice(list(topic.partitions)),
+                topic_id=topic.topic_id,
+                isr=self._dice.choice((None, [1], [2, 1])),
+                leader=self._dice.choice((-2, -1, 1, 2)),
+                replicas=self._dice.choice((None, [2, 1, 3])),
+            )
+            self._add(change, self._partition_version)
+
+    def _remove_topic(self) -> None:
+        if self._image.topics_by_id:
+            self._add(stored.RemoveTopicRecord(topic_id=self._dice.choice(list(self._image.topics_by_id))))
+
+    def _configure(self) -> None:
+        dice = self._dice
+        kind, name = dice.choice(
+            ((ResourceType.BROKER, ""), (ResourceType.BROKER, "1"), (ResourceType.GROUP, "g"), (ResourceType.TOPIC, ""))
+        )
+        if kind == ResourceType.TOPIC:
+            if not self._image.topics_by_name:
+                return
+            name = dice.choice(list(self._image.topics_by_name))
+        key, value = f"setting.{dice.randint(0, 3)}", dice.choice((None, "", "value", "ä" * 100))
+        self._add(stored.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value))
+
+    def _give_producer_ids(self) -> None:
+        self._add(
+            stored.ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=self._image.next_producer_id + 1000)
+        )

@@ -96,7 +96,7 @@ class FetchHandler:
             watchlist.waiter.give_way()
         fetch.look(ctx.mono_ms)
         if request.max_wait_ms <= 0 or not watchlist.partitions or fetch.is_enough:
-            return fetch.answer() if fetch.is_complete else fetch.park(NEVER)
+            return fetch.answer() if fetch.is_complete else fetch.park_for_the_disk()
         return fetch.park(ctx.mono_ms + request.max_wait_ms)
 
     def consumer(self, isolation: Isolation, version: int) -> Reader:
@@ -284,6 +284,11 @@ class _Fetch(Waiter):
         if partition in self._cold:  # else this request is over
             self._thawed[partition] = self._cold.pop(partition)
             self.wake()
+
+    def park_for_the_disk(self) -> Pending:
+        """Wait for what is cold and for nothing else."""
+        self._is_late = True
+        return self.park(NEVER)
 
     def park(self, deadline_mono_ms: int) -> Pending:
         """Wait for movement; nothing can have moved since the look, for nobody else ran."""

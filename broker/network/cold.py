@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 from weakref import ref
@@ -28,6 +28,8 @@ _log = logging.getLogger("barnabas.network")
 STRETCH_BYTES: Final = 2 * 1024 * 1024
 BEHIND_BYTES: Final = 8 * 1024 * 1024
 HANDED_OVER_BYTES: Final = 256 * 1024
+_FRUITLESS: Final = 16
+"""So many stretches in a row that were read and left nothing in the page cache: their file system does not use it."""
 
 Ready = Callable[["bytes | None", "StorageError | None"], None]
 """Told once, on the loop: the piece's first bytes where the cache does not keep them; why the disk failed."""
@@ -42,13 +44,18 @@ class Warmer:
         """`failed` is told of log directories that cannot be read."""
         self.worker = worker
         self.failed = failed
-        self.without_cache: set[str] = set()
-        """Log directories where reading leaves nothing in the page cache."""
+        self._fruitless: Counter[str] = Counter()
 
-    def keeps_nothing(self, directory: str) -> None:
-        """From now on do not try to warm anything there."""
-        if directory not in self.without_cache:
-            self.without_cache.add(directory)
+    def is_without_cache(self, directory: str) -> bool:
+        """Whether reading there leaves nothing in the page cache."""
+        return self._fruitless[directory] >= _FRUITLESS
+
+    def was_read(self, directory: str, *, is_cached: bool) -> None:
+        """Something was read there, and lies in the page cache now, or not."""
+        if self.is_without_cache(directory):
+            return
+        self._fruitless[directory] = 0 if is_cached else self._fruitless[directory] + 1
+        if self.is_without_cache(directory):
             _log.warning("%s does not use the page cache: what is read there is copied through this process", directory)
 
 
@@ -75,7 +82,7 @@ class Scan:
         assert isinstance(file, File)
         directory = os.path.dirname(os.path.dirname(file.path))
         position, left = region.position + skip, region.length - skip
-        if self._last == (region, skip) or directory in self._warmer.without_cache:
+        if self._last == (region, skip) or self._warmer.is_without_cache(directory):
             self._hand_over(directory, file, position, min(left, HANDED_OVER_BYTES), ready)
             return
         self._last = region, skip
@@ -111,11 +118,11 @@ class Scan:
         def done(error: StorageError | None) -> None:
             if error is not None:
                 self._warmer.failed(directory, error)
-            elif not after:
-                self._warmer.keeps_nothing(directory)
-            elif before < length // 2:
-                self._behind.append((ref(file), position, length))
-                self._behind_bytes += length
+            else:
+                self._warmer.was_read(directory, is_cached=after > 0)
+                if before < length // 2:
+                    self._behind.append((ref(file), position, length))
+                    self._behind_bytes += length
             ready(None, error)
 
         self._warmer.worker.read(directory, run, done)

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Lock, Semaphore, Thread, get_ident
+from threading import Event, Lock, Semaphore, Thread, get_ident
 from types import FrameType
 from typing import Final, NamedTuple
 
@@ -99,7 +99,7 @@ class Watchdog:
         self.stalls = Stalls(say)
         self.is_parked = True
         """Whether `wake` has to be called when there is something to look at."""
-        self._is_stopped = False
+        self._stopping = Event()
         self._bell = Semaphore(0)
         self._answered = Lock()
         self._answered.acquire()
@@ -121,7 +121,7 @@ class Watchdog:
 
     def stop(self) -> None:
         """End the thread and sum up; called when the loop has ended."""
-        self._is_stopped = True
+        self._stopping.set()
         self.is_parked = False
         if self._thread is not None:
             self._sign_of_life()
@@ -130,11 +130,11 @@ class Watchdog:
         self.stalls.tell_all()
 
     def _look(self) -> None:
-        while not self._is_stopped:
+        while not self._stopping.is_set():
             awake_until_s = time.monotonic() + AWAKE_S
-            while not self._is_stopped and time.monotonic() < awake_until_s:
+            while not self._stopping.is_set() and time.monotonic() < awake_until_s:
                 self._ask()
-                time.sleep(ASK_EVERY_S)
+                self._stopping.wait(ASK_EVERY_S)
             self._park()
 
     def _park(self) -> None:
@@ -149,14 +149,14 @@ class Watchdog:
         try:
             self._loop.call_soon_threadsafe(self._sign_of_life)
         except RuntimeError:  # the loop was closed
-            self._is_stopped = True
+            self._stopping.set()
             return
         stack = _UNSEEN
         if not self._answered.acquire(timeout=STALL_S):
             stack = describe(sys._current_frames().get(self._loop_thread))  # noqa: SLF001  # there is no other way
             self._answered.acquire()
         seconds = self._answered_s - asked_s
-        if seconds >= STALL_S and not self._is_stopped:
+        if seconds >= STALL_S and not self._stopping.is_set():
             cpu_s = time.clock_gettime(self._loop_clock) - cpu_s
             self.stalls.add(Stall(seconds, cpu_s, stack), time.monotonic())
 

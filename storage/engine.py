@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from protocol.records import BatchHeader, FileRegion
+from storage.changes import Later
 from storage.log_config import LogConfig
 
 Buffer = bytes | bytearray | memoryview
@@ -155,6 +156,9 @@ class Engine(Protocol):
         """Obey these settings from the next append on."""
         ...
 
+    later: Later
+    """Makes the changes of files that follow from appends and from `trim` and `close_idle`: at once, unless it is set."""
+
     # ---- append ------------------------------------------------------------------------------------------
 
     def be_ready_to_append(self) -> None:
@@ -286,7 +290,7 @@ class Engine(Protocol):
 
         Returns:
             Paths that are out of use, under another name already, for the caller to unlink after
-            `file_delete_delay_ms`.
+            `file_delete_delay_ms`; with a `later` of the caller's own the list is complete when it has made the changes.
         """
         ...
 

@@ -24,6 +24,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.records import FileRegion
 from storage.appends import AppendInfo, Appends, PreparedAppend
 from storage.blocking import WouldBlock
+from storage.changes import Change, Later, at_once
 from storage.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
 from storage.disk import Disk, StorageError
 from storage.elsewhere import Elsewhere
@@ -56,9 +57,10 @@ class Log:
 
     __slots__ = (
         "_appends", "_closed_end", "_disk", "_elsewhere", "_engine", "_engine_factory", "_epoch_to_assign", "_epochs",
-        "_high_watermark", "_is_clean", "_is_named_durably", "_log_start_offset", "_opening", "_producers",
-        "_recovery_point", "_refusal", "_retention_due_ms", "_snapshots", "_topic_id", "_unflushed_since_ms", "config",
-        "directory", "doomed", "is_offline", "name", "partition", "path", "topic",
+        "_high_watermark", "_is_clean", "_is_named_durably", "_log_start_offset", "_opening", "_pending",
+        "_producers", "_recovery_point", "_refusal", "_retention_due_ms", "_snapshots", "_topic_id",
+        "_unflushed_since_ms", "config", "directory", "doomed", "is_offline", "later", "name", "partition", "path",
+        "topic",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +100,9 @@ class Log:
         self.path = f"{directory}/{self.name}"
         self.config = config
         self.is_offline = False
+        self.later: Later = at_once
+        """Makes the changes of files that need not be made at this moment (changes.py)."""
+        self._pending: set[Change] = set()  # handed to `later` and not made yet
         self.doomed: list[tuple[int, list[str]]] = []
         """Files out of use, with the time from which they may be deleted."""
         self._topic_id = topic_id
@@ -197,12 +202,24 @@ class Log:
         engine, self._epochs, self._producers, self._snapshots, self._log_start_offset = parts
         self._appends = Appends(self.name, parts, self.config)
         self._engine = engine
+        engine.later = self._snapshots.later = self._change_later
         self._is_clean = True
         self.high_watermark = self._high_watermark
         if self._epoch_to_assign != UNDEFINED:
             self._epochs.assign(self._epoch_to_assign, engine.end_offset)
             self._epoch_to_assign = UNDEFINED
         return engine
+
+    def _change_later(self, change: Change) -> None:
+        def unless_offline() -> None:
+            try:
+                if not self.is_offline:  # else the directory failed, or the log was deleted meanwhile
+                    change()
+            finally:
+                self._pending.discard(unless_offline)
+
+        self._pending.add(unless_offline)
+        self.later(unless_offline)
 
     def close(self, *, sync: bool = True) -> None:
         """Close so that it can be opened again without recovery.
@@ -214,6 +231,8 @@ class Log:
         if engine is None:
             return
         assert not self._appends.are_under_way, "appends are committed or aborted before a close"
+        assert not self._pending, "changes of files are made before a close"
+        engine.later = self._snapshots.later = at_once
         self._closed_end = end_offset = engine.end_offset
         if end_offset and (not self._snapshots.offsets or self._snapshots.offsets[-1] != end_offset):
             self._snapshots.take(end_offset, self._producers.snapshot(), sync=sync)
@@ -231,9 +250,9 @@ class Log:
             self._recovery_point = self._closed_end
 
     def release(self) -> bool:
-        """Close without a sync, to be opened at the next use; False while something is unflushed or under way."""
+        """Close without a sync, to be opened at the next use; False while anything is unflushed or under way."""
         if self._engine is not None:
-            if self._appends.are_under_way or self.unflushed_messages:
+            if self._appends.are_under_way or self.unflushed_messages or self._pending:
                 return False
             self._epochs.write(sync=True)
             self.close(sync=False)
@@ -579,9 +598,10 @@ class Log:
         if log_start_offset > self._log_start_offset:
             self._log_start_offset = log_start_offset
             self._epochs.trim(log_start_offset)
+        oldest = engine.start_offset
         doomed = engine.trim(self._log_start_offset)
         self._snapshots.trim(engine.start_offset)
-        if doomed:
+        if engine.start_offset > oldest:
             self.doomed.append((wall_ms + self.config.file_delete_delay_ms, doomed))
 
     def retain(self, wall_ms: int) -> None:

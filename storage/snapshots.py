@@ -5,13 +5,16 @@ RULES    1. A snapshot of an offset holds what all batches before that offset ha
          2. There is one where each segment but the first begins, and one at the end of a log that was closed. Those of
             segments that are gone, and those behind the end, are deleted.
          3. A snapshot becomes durable with the log's next flush; what is lost before is found by replaying batches.
+         4. While a log is in use, files are written and deleted through `later` (changes.py).
 NOT HERE Its bytes (producers.py); when to take one (log.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from storage.changes import Later, at_once
 from storage.disk import Disk
 from storage.producers import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
 
@@ -19,21 +22,27 @@ from storage.producers import CorruptSnapshot, ProducerState, snapshot_name, sna
 class Snapshots:
     """The snapshot files in one partition's directory."""
 
-    __slots__ = ("_directory", "_disk", "_unsynced", "offsets")
+    __slots__ = ("_directory", "_disk", "_unsynced", "later", "offsets")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
         self._unsynced: list[str] = []
+        self.later: Later = at_once
         self.offsets: list[int] = sorted(
             offset for name in disk.listdir(directory) if (offset := snapshot_offset(name)) is not None
         )
 
     def take(self, offset: int, data: bytes, *, sync: bool = False) -> None:
         """Write the snapshot of an offset."""
-        self._disk.replace_atomically(self._path(offset), data, sync=sync)
-        if not sync:
-            self._unsynced.append(self._path(offset))
+        path = self._path(offset)
+
+        def change() -> None:
+            self._disk.replace_atomically(path, data, sync=sync)
+            if not sync:
+                self._unsynced.append(path)
+
+        self.later(change)
         if offset not in self.offsets:
             self.offsets = sorted([*self.offsets, offset])
 
@@ -41,8 +50,8 @@ class Snapshots:
         """What makes them durable, for a thread; None when they are."""
         disk, directory = self._disk, self._directory
         # Opened here: one may be deleted before the thread comes to it.
-        files = [disk.open(path, write=True) for path in self._unsynced if disk.exists(path)]
-        self._unsynced = []
+        unsynced, self._unsynced = self._unsynced, []
+        files = [disk.open(path, write=True) for path in unsynced if disk.exists(path)]
         if not files:
             return None
 
@@ -83,7 +92,7 @@ class Snapshots:
 
     def _delete(self, offsets: list[int]) -> None:
         for offset in offsets:
-            self._disk.unlink(self._path(offset), missing_ok=True)
+            self.later(partial(self._disk.unlink, self._path(offset), missing_ok=True))
             self.offsets.remove(offset)
 
     def _path(self, offset: int) -> str:

@@ -6,6 +6,7 @@ RULES    1. A sync covers the logs from the flushed end on, and of a segment tha
             them anew. (An ordered file system rarely loses them; "rarely" is what recovery is for.)
          3. What was cut off while a sync was under way does not count when the sync is done.
          4. The directory is synced when it got new names.
+         5. A finished segment whose indexes are still to be written (storage/changes.py) waits for a later sync.
 NOT HERE Running a sync, in whichever thread; when to ask for one (log.py).
 """
 
@@ -70,15 +71,17 @@ class Durability:
 
     def collect(self, directory: str, end_offset: int, unflushed: Iterable[Segment]) -> SyncWork:
         """What makes all before `end_offset` durable: it lies in segments finished lately and in those `unflushed`."""
-        finished, self._finished = self._finished, []
+        finished = [segment for segment in self._finished if segment.is_written]
+        self._finished = [segment for segment in self._finished if segment not in finished]
         self._syncing.append(_Sync(end_offset, finished))
         files: list[File] = []
         for segment in finished:
             files += segment.index_files()
-        files += {segment.base_offset: segment.file for segment in (*finished, *unflushed)}.values()
+        with_data = [segment for segment in (*finished, *unflushed) if segment.size]
+        files += {segment.base_offset: segment.file for segment in with_data}.values()
         if self._has_new_names:
-            files.append(self._disk.open_directory(directory))
             self._has_new_names = False
+            files.append(self._disk.open_directory(directory))
 
         def run() -> None:
             for file in files:

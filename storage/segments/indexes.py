@@ -13,7 +13,8 @@ RULES    1. An entry names a whole batch, never the inside of one.
             the end, and a search from the middle would pull cold pages in for them. Only a target before the warm
             section is looked up in the mapped file.
          4. `append` touches memory only; `write_out` brings the file up to date with one pwrite, now and then, and
-            at the latest when the segment is rolled, flushed or closed.
+            at the latest when the segment is rolled or closed. `collect` makes that closed work for a thread: what is
+            not in the file yet stays in memory.
          5. No descriptor stays open but for the mapping, which is made by the first cold look-up and closed before the
             file is cut. A copy for a thread does not map: it reads the file, whatever becomes of it.
 NOT HERE When an entry is worth adding, and where the log is scanned to build an index anew (segment.py).
@@ -28,7 +29,8 @@ from copy import copy
 from struct import Struct, unpack
 from typing import ClassVar, Self
 
-from storage.disk import Disk, File, Mapping
+from storage.changes import Change, Later, at_once
+from storage.disk import Disk, File, Mapping, StorageError
 from storage.engine import AbortedTransaction
 
 WARM_BYTES = 8192
@@ -45,6 +47,7 @@ class SparseIndex:
     """Entries of a key and a value, both ascending; the end in memory, the rest in a mapped file."""
 
     __slots__ = (
+        "_collected",
         "_disk",
         "_file",
         "_is_compared",
@@ -76,14 +79,14 @@ class SparseIndex:
         self.path = path
         self.base_offset = base_offset
         if anew:
-            self.entries = self._written = self._warm_start = 0
+            self.entries = self._written = self._collected = self._warm_start = 0
             self._keys, self._values = array(self.KEY_TYPE), array("I")
             return
         file = disk.open(path, write=True, create=True)
         size = file.size()
         if size % self.ENTRY.size:
             raise CorruptIndex(f"{path} has {size} bytes, which is no multiple of {self.ENTRY.size}")
-        self.entries = self._written = size // self.ENTRY.size
+        self.entries = self._written = self._collected = size // self.ENTRY.size
         self._load_warm_section(file)
         keys, values = self._keys, self._values
         # A file that was preallocated and never cut back ends in zeros.
@@ -97,23 +100,47 @@ class SparseIndex:
     @property
     def is_behind(self) -> bool:
         """Whether so many entries wait in memory that they should be written."""
-        return self.entries - self._written >= _PENDING_ENTRIES
+        return self.entries - self._collected >= _PENDING_ENTRIES
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the file has all entries."""
+        return self._written == self.entries
 
     def write_out(self) -> None:
         """Bring the file up to date with what is in memory."""
-        written = self._written
-        if written == self.entries:
-            return
-        start = written - self._warm_start
+        change = self.collect()
+        if change is not None:
+            change()
+            self._drop_surplus()
+
+    def collect(self) -> Change | None:
+        """The same as closed work; None when nothing is new since the last time."""
+        self._drop_surplus()
+        begin, end = self._collected, self.entries
+        if begin == end:
+            return None
+        start = begin - self._warm_start
         pack = self.ENTRY.pack
         data = b"".join([pack(key, value) for key, value in zip(self._keys[start:], self._values[start:], strict=True)])
-        file = self._disk.open(self.path, write=True, create=True)
-        try:
-            self._put(file, data, written * self.ENTRY.size)
-        finally:
-            file.close()
-        self._written = self.entries
-        surplus = len(self._keys) - WARM_BYTES // self.ENTRY.size
+        self._collected = end
+
+        def change() -> None:
+            try:
+                file = self._disk.open(self.path, write=True, create=True)
+                try:
+                    self._put(file, data, begin * self.ENTRY.size)
+                finally:
+                    file.close()
+            except StorageError:
+                self._collected = begin
+                raise
+            self._written = end
+
+        return change
+
+    def _drop_surplus(self) -> None:
+        surplus = min(len(self._keys) - WARM_BYTES // self.ENTRY.size, self._written - self._warm_start)
         if surplus >= _SLACK_ENTRIES:
             del self._keys[:surplus], self._values[:surplus]
             self._warm_start += surplus
@@ -241,11 +268,12 @@ class SparseIndex:
             return
         self.entries = entries
         if entries > self._written:
+            self._collected = min(self._collected, entries)
             warm = entries - self._warm_start
             del self._keys[warm:], self._values[warm:]
             return
         self.unmap()
-        self._written = entries
+        self._written = self._collected = entries
         file = self._disk.open(self.path, write=True, create=True)
         file.truncate(entries * self.ENTRY.size)
         self._load_warm_section(file)
@@ -353,11 +381,15 @@ class TransactionIndex:
         self.base_offset = base_offset
         self._list: list[AbortedTransaction] = self._read() if disk.exists(path) else []
 
-    def append(self, transaction: AbortedTransaction) -> None:
+    def append(self, transaction: AbortedTransaction, later: Later = at_once) -> None:
         """Add one; markers arrive in the order of their offsets."""
         assert not self._list or transaction.last_offset > self._list[-1].last_offset
-        file = self._disk.open(self.path, write=True, create=True)
-        file.pwrite(self.ENTRY.pack(0, *transaction), len(self._list) * self.ENTRY.size)
+        position = len(self._list) * self.ENTRY.size
+
+        def change() -> None:
+            self._disk.open(self.path, write=True, create=True).pwrite(self.ENTRY.pack(0, *transaction), position)
+
+        later(change)
         self._list.append(transaction)
 
     def all(self) -> list[AbortedTransaction]:

@@ -11,7 +11,9 @@ RULES    1. Bytes before `size` are published and never change; those between `s
             batch headers only: the stretch of one index interval, then header by header.
          4. Files open on first use; `release` forgets them, and who still sends from one keeps it open.
          5. Indexes that turn out not to fit are built anew on the spot.
-         6. What would wait for the disk is looked up by a thread in a copy; the answer is kept for who asks again, and
+         6. Files are made, indexes written out and names changed through a `Later` (storage/changes.py); what was not
+            made yet is in memory, and nobody reads it from the disk.
+         7. What would wait for the disk is looked up by a thread in a copy; the answer is kept for who asks again, and
             the files that the copy has opened are taken over.
 NOT HERE Which segment to ask, when to roll, what to flush (segment_engine.py); names (layout.py).
 """
@@ -30,6 +32,7 @@ from typing import NamedTuple
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, BatchHeader, crc_is_valid, parse_header
 from storage.blocking import WouldBlock
+from storage.changes import Later, at_once
 from storage.disk import Disk, File, StorageError
 from storage.engine import BatchInfo, Visit
 from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
@@ -73,9 +76,10 @@ class Segment:
     """A log file and its indexes."""
 
     __slots__ = (
-        "_copied_size", "_disk", "_file", "_first_timestamp", "_is_gone", "_lookups", "_max_timestamp", "_offset_index",
+        "_copied_size", "_disk", "_file", "_first_timestamp", "_is_made", "_lookups", "_max_timestamp",
+        "_offset_index",
         "_recent_ends", "_recent_positions", "_recent_start", "_time_index", "_transactions", "_unindexed",
-        "base_offset", "created_ms", "directory", "end_offset", "interval", "is_loaded", "reserved", "size",
+        "base_offset", "created_ms", "directory", "end_offset", "interval", "is_gone", "is_loaded", "reserved", "size",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size: int, interval: int) -> None:
@@ -87,7 +91,8 @@ class Segment:
         self.interval = interval
         self.created_ms = -1
         self._copied_size = _NO_COPY
-        self._is_gone = False  # deleted: a thread that still looks for it finds nothing, and that is all right
+        self.is_gone = False  # deleted: a thread that still looks for it finds nothing, and that is all right
+        self._is_made = True  # whether its files are there
         self._lookups: Lookups | None = None
         self._file: File | None = None
         self._offset_index: OffsetIndex | None = None
@@ -140,15 +145,30 @@ class Segment:
 
     # ---- appending ---------------------------------------------------------------------------------------
 
-    def create(self, wall_ms: int) -> None:
-        """Make the files of a new segment; what an earlier one of that name left is cut off."""
+    def create(self, wall_ms: int, later: Later = at_once) -> None:
+        """Begin a new segment; what an earlier one of that name left is cut off when the files are made."""
         self.created_ms = wall_ms
-        for suffix in INDEXES:
-            self._disk.unlink(self.path(suffix), missing_ok=True)
-        file = self._disk.open(self.path(LOG), write=True, create=True)
-        if file.size():
-            file.truncate(0)
-        self.load()
+        self._offset_index = OffsetIndex(self._disk, self.path(OFFSET_INDEX), self.base_offset, anew=True)
+        self._time_index = TimeIndex(self._disk, self.path(TIME_INDEX), self.base_offset, anew=True)
+        self._recent_start = self.end_offset = self.base_offset
+        self.is_loaded = True
+        self._is_made = False
+        later(self._make_files)
+
+    def _make_files(self) -> None:
+        self._disk.unlink(self.path(TRANSACTION_INDEX), missing_ok=True)
+        for suffix in (OFFSET_INDEX, TIME_INDEX, LOG):
+            file = self._disk.open(self.path(suffix), write=True, create=True)
+            if file.size():
+                file.truncate(0)
+        if not self.is_gone:
+            self._file = file
+        self._is_made = True
+
+    @property
+    def open_file(self) -> File | None:
+        """The log file, if it is open."""
+        return self._file
 
     def load(self) -> None:
         """Learn what an append has to know: end offset, greatest timestamp, bytes since the last entry."""
@@ -166,7 +186,7 @@ class Segment:
         self.reserved = position + size
         return position
 
-    def publish(self, batches: Sequence[BatchInfo]) -> None:
+    def publish(self, batches: Sequence[BatchInfo], later: Later = at_once) -> None:
         """Let batches that were written at `size` be read; when this raises, they can be read all the same."""
         ends, positions = self._recent_ends, self._recent_positions
         at = self.size
@@ -190,17 +210,24 @@ class Segment:
             self._recent_start = ends[-_REMEMBERED_BATCHES - 1] + 1
             del ends[:-_REMEMBERED_BATCHES], positions[:-_REMEMBERED_BATCHES]
         if self.offset_index.is_behind:
-            self.write_indexes()
+            self.write_indexes(later)
 
-    def finish(self) -> None:
+    def finish(self, later: Later = at_once) -> None:
         """Complete the indexes: nothing is appended for a while, or ever again."""
         self.time_index.append(*self._max_timestamp)
-        self.write_indexes()
+        self.write_indexes(later)
 
-    def write_indexes(self) -> None:
+    def write_indexes(self, later: Later = at_once) -> None:
         """Bring the index files up to date."""
-        self.offset_index.write_out()
-        self.time_index.write_out()
+        for index in (self._offset_index, self._time_index):
+            change = None if index is None else index.collect()
+            if change is not None:
+                later(change)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether its files are there and hold all that is known of them in memory."""
+        return self._is_made and all(i is None or i.is_written for i in (self._offset_index, self._time_index))
 
     def has_full_index(self, max_bytes: int) -> bool:
         """Whether an index has no place left; the time index keeps its last place for the end of the segment."""
@@ -211,6 +238,8 @@ class Segment:
     def find(self, offset: int, *, may_block: bool = True) -> Place:
         """Position and size of the first batch whose last offset is at or above `offset`."""
         if not may_block and self._file is None:
+            if not self.size:
+                return None
             raise self._elsewhere(offset)
         if offset < self._recent_start:
             if may_block:
@@ -300,7 +329,7 @@ class Segment:
 
     def be_ready_to_append(self) -> None:
         """Raise WouldBlock where the log file has to be opened first."""
-        if self._file is None:
+        if self._file is None and self._is_made:
             raise self._elsewhere(_NOWHERE)
 
     @property
@@ -320,7 +349,7 @@ class Segment:
         return twin
 
     def detach(self) -> None:
-        """Become a copy: share with the original only what neither changes (rule 6)."""
+        """Become a copy: share with the original only what neither changes (rule 7)."""
         self._copied_size = self.size if self._offset_index is None else _COPY_OF_OPEN
         self._lookups = None
         self._recent_ends, self._recent_positions = self._recent_ends[:], self._recent_positions[:]
@@ -335,7 +364,7 @@ class Segment:
 
     def learn(self, opened: Opened) -> None:
         """Take over what a copy has opened, where this segment has not done so itself meanwhile."""
-        if self._is_gone:
+        if self.is_gone:
             return
         file, indexes, transactions, copied_size, size = opened
         self._file = self._file or file
@@ -368,7 +397,7 @@ class Segment:
         try:
             return twin.open_and_find(offset)
         except StorageError:
-            if self._is_gone:
+            if self.is_gone:
                 return None
             raise
 
@@ -510,6 +539,12 @@ class Segment:
 
     # ---- letting go --------------------------------------------------------------------------------------
 
+    def put_away(self, later: Later, *, forget: bool) -> None:
+        """Let go as `release` does, once everything is written: now, or when it is asked again."""
+        self.write_indexes(later)
+        if self.is_written:
+            self.release(forget=forget)
+
     def release(self, *, forget: bool) -> None:
         """Close descriptors; with `forget` drop also what is remembered, when nobody appends here."""
         for index in (self._offset_index, self._time_index):
@@ -527,20 +562,22 @@ class Segment:
 
     def drop(self) -> None:
         """Let go of everything and write nothing more."""
-        self._is_gone = True
+        self.is_gone = True
         self._file = None
         self._forget()
 
-    def doom(self) -> list[str]:
-        """Give the files their names for deletion; they are still to be unlinked."""
+    def doom(self, doomed: list[str], later: Later = at_once) -> None:
+        """Give the files their names for deletion; `doomed` gets those names, which are still to be unlinked."""
         self.drop()
-        doomed = []
-        for suffix in (LOG, *INDEXES):
-            path = self.path(suffix)
-            if self._disk.exists(path):
-                self._disk.rename(path, path + DELETED)
-                doomed.append(path + DELETED)
-        return doomed
+
+        def change() -> None:
+            for suffix in (LOG, *INDEXES):
+                path = self.path(suffix)
+                if self._disk.exists(path):
+                    self._disk.rename(path, path + DELETED)
+                    doomed.append(path + DELETED)
+
+        later(change)
 
     def unlink(self) -> None:
         """Delete the files at once, the log first: an index without a log is deleted at the next start."""

@@ -24,6 +24,7 @@ from copy import copy
 from struct import Struct
 
 from protocol.records import LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, FileRegion
+from storage.changes import Later, at_once
 from storage.disk import Disk, File
 from storage.engine import (
     AbortedTransaction,
@@ -60,7 +61,7 @@ class SegmentReservation(Reservation):
         self.batches = batches
         self.rolled = rolled
         self.segment = segment
-        self.file: File = segment.file
+        self.file: File | None = segment.open_file  # else it is being made, before this is written
         self.position = position
         self.is_abandoned = False
 
@@ -84,6 +85,7 @@ class SegmentEngine:
         self._end_offset = UNKNOWN  # until the active segment is loaded
         self._durability = Durability(disk)  # its end is not known either after a clean close: all of the log
         self._idle_since = UNKNOWN
+        self.later: Later = at_once
         self.update_config(config)
 
     # ---- life --------------------------------------------------------------------------------------------
@@ -178,10 +180,10 @@ class SegmentEngine:
         """Let go of descriptors: of the active segment's when nothing was appended since the last call."""
         for segment in self._segments[:-1]:
             if segment.size == segment.reserved:
-                segment.release(forget=True)
+                segment.put_away(self.later, forget=True)
         active = self._active
         if self._end_offset == self._idle_since and not self._outstanding:
-            active.release(forget=False)
+            active.put_away(self.later, forget=False)
         self._idle_since = self._end_offset
 
     # ---- append ------------------------------------------------------------------------------------------
@@ -205,8 +207,10 @@ class SegmentEngine:
     def write(self, reservation: Reservation, buffer: Buffer) -> None:
         """Put the bytes at their place; may run in another thread."""
         assert isinstance(reservation, SegmentReservation)
-        if not reservation.is_abandoned:
-            reservation.file.pwrite(buffer, reservation.position)
+        if reservation.is_abandoned or reservation.segment.is_gone:
+            return
+        file = reservation.file or reservation.segment.file
+        file.pwrite(buffer, reservation.position)
 
     def publish(self, reservation: Reservation) -> None:
         """Let the batches be read and index them."""
@@ -214,7 +218,7 @@ class SegmentEngine:
         assert first is reservation
         segment = first.segment
         self._end_offset = first.batches[-1][3] + 1
-        segment.publish(first.batches)
+        segment.publish(first.batches, self.later)
         if segment is not self._active and segment.size == segment.reserved:
             self._finish(segment)
 
@@ -371,7 +375,7 @@ class SegmentEngine:
     def add_aborted(self, transaction: AbortedTransaction) -> None:
         """Remember a transaction in the segment of its marker."""
         segment = self._segments[self._slot(transaction.last_offset)]
-        segment.transactions.append(transaction)
+        segment.transactions.append(transaction, self.later)
         self._with_aborted.add(segment.base_offset)
 
     def aborted(self, start_offset: int, end_offset: int, *, may_block: bool = True) -> list[AbortedTransaction]:
@@ -431,7 +435,7 @@ class SegmentEngine:
             segment = self._segments[0]
             if segment.size != segment.reserved:
                 break
-            doomed += segment.doom()
+            segment.doom(doomed, self.later)
             del self._segments[0], self._bases[0]
             self._forget(segment)
         return doomed
@@ -490,8 +494,8 @@ class SegmentEngine:
 
     def _create(self, base_offset: int, wall_ms: int) -> Segment:
         segment = Segment(self._disk, self._directory, base_offset, 0, self._config.index_interval_bytes)
-        segment.create(wall_ms)
-        self._durability.new_names()
+        segment.create(wall_ms, self.later)
+        self.later(self._durability.new_names)
         self._add(segment)
         self._set_roll_ms()
         return segment
@@ -518,7 +522,7 @@ class SegmentEngine:
         return self._create(base_offset, wall_ms)
 
     def _finish(self, segment: Segment) -> None:
-        segment.finish()
+        segment.finish(self.later)
         self._durability.finished(segment)
 
     def _drop_last(self) -> Segment:

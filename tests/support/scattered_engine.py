@@ -26,6 +26,7 @@ from crc32c import crc32c
 
 from protocol.errors import KafkaError
 from protocol.records import FileRegion, crc_is_valid, parse_header
+from storage.changes import Later, at_once
 from storage.disk import Disk, File
 from storage.engine import (
     AbortedTransaction,
@@ -135,6 +136,7 @@ class ScatteredEngine:
 
     def __init__(self, store: Store, directory: str, config: LogConfig) -> None:
         self._store = store
+        self.later: Later = at_once
         self._name = directory
         self._config = config
         self._batches: list[BatchInfo] = []

@@ -466,7 +466,8 @@ def test_doomed_files_have_other_names_and_can_still_be_read(tmp_path: Path) -> 
     segment.finish()
     file = segment.file
     names = set(contents(tmp_path))
-    doomed = segment.doom()
+    doomed: list[str] = []
+    segment.doom(doomed)
     assert set(contents(tmp_path)) == {f"{name}.deleted" for name in names}
     assert sorted(doomed) == sorted(f"{tmp_path}/{name}.deleted" for name in names)
     for path in doomed:

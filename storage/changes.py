@@ -1,0 +1,21 @@
+"""Changes of files that need not be made at this very moment: closed work, made in the order in which it arose.
+
+RULES    1. What is handed to a `Later` is made before anything that is handed in after it, and before any bytes of the
+            same log directory that are written later. Until then nobody may look for it on the disk.
+         2. By itself everything is made at once; whoever may not wait for the disk sets another `Later`
+            (`LogManager.later`).
+         3. It never outlives what it changes: taking a log away is a change too, and comes behind all others.
+NOT HERE Threads, and what a failure means (replication/replica_manager.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Change = Callable[[], None]
+Later = Callable[[Change], None]
+
+
+def at_once(change: Change) -> None:
+    """Make it now."""
+    change()

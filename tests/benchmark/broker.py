@@ -1,6 +1,7 @@
 """One node beside Apache Kafka, in one run, load by load in turn: make bench ARGS="[broker] [OPTION]..."
 
-    --quick              three short rounds in three minutes, without Java's tools; else three longer ones with them
+    --quick              three short rounds in three minutes, Java's tools only if --only says so;
+                         else three longer ones with them
     --rounds N           so many rounds, after one that warms up and does not count
     --only TEXT          loads whose name contains TEXT; may be repeated
     --alone              Barnabas alone, without Apache Kafka: for a comparison with itself
@@ -73,7 +74,8 @@ def main() -> int:
     parser = options("broker", __doc__)
     parser.add_argument("--only", action="append", default=[], help=argparse.SUPPRESS)
     wanted = wishes(parser)
-    wanted.java = not wanted.quick and why_no_kafka() is None
+    wants_java = not wanted.quick or any("java" in text.lower() for text in wanted.only)
+    wanted.java = wants_java and why_no_kafka() is None
 
     def chosen(name: str) -> bool:
         return not wanted.only or any(text.lower() in name.lower() for text in wanted.only)

@@ -200,10 +200,10 @@ def _wide_wake(width: int, site: Site, scale: Scale) -> Outcome:
 
 
 def _wide_client_produce(client: ModuleType, width: int, site: Site, scale: Scale) -> Outcome:
-    outcome: Outcome = client.produce(site, _wide(width), scale.wide_bytes // 1024, 1024, width)
+    outcome: Outcome = client.produce(site, _wide(width), scale.wide_bytes // 1024, 1024)
     return outcome
 
 
 def _wide_client_consume(client: ModuleType, width: int, site: Site, scale: Scale) -> Outcome:
-    outcome: Outcome = client.consume(site, _wide(width), scale.wide_bytes // 1024, 1024, width)
+    outcome: Outcome = client.consume(site, _wide(width), scale.wide_bytes // 1024, 1024)
     return outcome

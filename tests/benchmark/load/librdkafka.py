@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from itertools import cycle
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
@@ -14,9 +15,10 @@ _CHUNK = 10_000
 _QUEUED_BYTES = 256 << 20
 _QUEUED_RECORDS = 1_500_000
 _TIMEOUT_S = 120
+_SILENCE_S = 20
 
 
-def produce(site: Site, topic: str, count: int, value_bytes: int, partitions: int = 1) -> Outcome:
+def produce(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:
     """Records of one size, acks=1, batches of up to 128 KiB, the partitions in turn."""
     producer = Producer(
         {
@@ -29,7 +31,7 @@ def produce(site: Site, topic: str, count: int, value_bytes: int, partitions: in
             "queue.buffering.max.kbytes": 1 << 20,
         }
     )
-    producer.list_topics(topic, timeout=30)
+    partitions = len(producer.list_topics(topic, timeout=30).topics[topic].partitions)
     messages = [{"value": os.urandom(value_bytes)}] * (_CHUNK // partitions)
     turn = cycle(range(partitions))
     queued = 0
@@ -44,26 +46,26 @@ def produce(site: Site, topic: str, count: int, value_bytes: int, partitions: in
     return meter.records(count / meter.wall_s, count * value_bytes)
 
 
-def consume(site: Site, topic: str, count: int, value_bytes: int, partitions: int = 1) -> Outcome:
+def consume(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:
     """So many records from the beginning of the partitions, as Python objects."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": site.bootstrap,
-            "group.id": "bench",
-            "enable.auto.commit": False,
-            "check.crcs": False,
-            "fetch.wait.max.ms": 100,
-            "queued.min.messages": 1_000_000,
-            "queued.max.messages.kbytes": 262144,
-        }
-    )
-    consumer.list_topics(topic, timeout=30)
-    consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
-    received = 0
-    with Meter(site.pid) as meter:
-        while received < count:
-            messages = consumer.consume(min(50_000, count - received), _TIMEOUT_S)
-            assert messages, "nothing came"
-            received += len(messages)
-    consumer.close()
+    settings = {
+        "bootstrap.servers": site.bootstrap,
+        "group.id": "bench",
+        "enable.auto.commit": False,
+        "check.crcs": False,
+        "fetch.wait.max.ms": 100,
+        "queued.min.messages": 1_000_000,
+        "queued.max.messages.kbytes": 262144,
+    }
+    # Closed in any case: one that is dropped when its broker has gone waits for it for minutes.
+    with closing(Consumer(settings)) as consumer:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        assert partitions, f"there is no {topic}: choose the load that produces to it as well"
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in partitions])
+        received = 0
+        with Meter(site.pid) as meter:
+            while received < count:
+                messages = consumer.consume(min(50_000, count - received), _SILENCE_S)
+                assert messages, "nothing came"
+                received += len(messages)
     return meter.records(count / meter.wall_s, count * value_bytes)

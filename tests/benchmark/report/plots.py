@@ -49,7 +49,7 @@ def _ratio(axes: Axes, place: int, row: Row, ratio: Spread) -> None:
     # In a rate more is better: its dot points to the right.
     axes.plot([middle], [place], marker=">" if row.is_rate else "<", markersize=5, color=colour)
     if row.aim is not None:
-        axes.plot([row.aim], [place], marker="|", markersize=9, color="black")
+        axes.plot([row.aim], [place], marker="|", markersize=9, color="black", zorder=3)
 
 
 def latencies(results: Results, path: Path) -> None:

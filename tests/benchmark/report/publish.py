@@ -15,10 +15,12 @@ def publish(results: Results, *, docs: bool) -> int:
     """Write all of it and print the table; 1 when a row is behind its aim."""
     path = FOLDER / f"{results.name}.json"
     results.write(path)
-    text = tables.markdown(results)
+    drawn = draw(results, FOLDER)
+    if docs:
+        draw(results, FIGURES)
+    links = "".join(f"\n![{what}](figures/{name})\n" for what, name in drawn.items())
+    text = tables.markdown(results) + links
     path.with_suffix(".md").write_text(text)
-    for folder in (FOLDER, FIGURES) if docs else (FOLDER,):
-        draw(results, folder)
     tables.show(results)
     print(f"least / median / most of {results.settings['rounds']} round(s) in {results.settings['seconds']:.0f} s")
     print(f"every sample: {path}; the table in Markdown: {path.with_suffix('.md')}; plots: {FOLDER}/*.svg")
@@ -29,9 +31,13 @@ def publish(results: Results, *, docs: bool) -> int:
     return 1 if results.missed else 0
 
 
-def draw(results: Results, folder: Path) -> None:
-    """The plots for which there is something to draw."""
+def draw(results: Results, folder: Path) -> dict[str, str]:
+    """The plots for which there is something to draw; what each shows, and its file's name."""
+    drawn = {}
     if any(row.ratio is not None for row in results.rows):
+        drawn["every ratio and its range"] = f"{results.name}-ratios.svg"
         plots.ratios(results, folder / f"{results.name}-ratios.svg")
     if results.latencies:
+        drawn["latencies by percentile"] = f"{results.name}-latencies.svg"
         plots.latencies(results, folder / f"{results.name}-latencies.svg")
+    return drawn

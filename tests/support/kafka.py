@@ -138,6 +138,7 @@ class ApacheKafka:
         self._work_dir = Path(self._temporary.name)
         self.data_dir = data_dir or self._work_dir / "data"
         self.port = free_port()
+        self.controller_port = free_port()
         self.log_path = self._work_dir / "server.log"
         self.start_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
@@ -146,6 +147,11 @@ class ApacheKafka:
     def bootstrap(self) -> str:
         """Where clients connect."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def controller(self) -> str:
+        """Where the cluster's other nodes reach its controller."""
+        return f"127.0.0.1:{self.controller_port}"
 
     @property
     def pid(self) -> int:
@@ -204,7 +210,7 @@ class ApacheKafka:
             process.wait()
 
     def _write_properties(self) -> Path:
-        controller_port = free_port()
+        controller_port = self.controller_port
         settings: dict[str, object] = {
             "process.roles": "broker,controller",
             "node.id": 1,

@@ -1,0 +1,275 @@
+"""Broker 2 of a cluster, as far as its peers see it on the wire: it registers, lives, and fetches from broker 1.
+
+RULES    1. It keeps no log: a test says from where it fetches, so it can lie about what it holds.
+         2. It runs in the test's own thread: it lives and fetches when it is told to, and only then.
+         3. It speaks to any broker with a controller listener, Apache Kafka's too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from protocol.messages.admin import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from protocol.messages.metadata import (
+    DescribeClusterRequest,
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    TopicRequest,
+)
+from protocol.messages.produce_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    PartitionData,
+    PartitionProduceData,
+    ProduceRequest,
+    ReplicaState,
+    TopicProduceData,
+)
+from protocol.messages.quorum import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartition,
+    AlterPartitionRequestTopic,
+    AlterPartitionResponsePartition,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    BrokerState,
+)
+from protocol.messages.stored import BrokerEndpoint, BrokerFeature
+from replication.controller.brokers import SUPPORTED_FEATURES
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+FAR = 2**40
+"""A metadata offset beyond any: it has read everything."""
+NEWEST_FETCH = 17
+
+
+class Seen(NamedTuple):
+    """A partition as clients are told of it; the ISR sorted, for its order is what its leader's set made of it."""
+
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+    eligible: list[int]
+    last_known: list[int]
+
+
+class Client:
+    """A client of broker 1: makes topics, looks at them, produces and consumes."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.raw = RawClient(bootstrap)
+
+    def create(self, name: str, *replicas: list[int], **settings: object) -> bytes:
+        """A topic with these replicas; its id."""
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=name,
+                    num_partitions=-1,
+                    replication_factor=-1,
+                    assignments=[
+                        CreatableReplicaAssignment(partition_index=i, broker_ids=b) for i, b in enumerate(replicas)
+                    ],
+                    configs=[CreatableTopicConfig(name=n.replace("_", "."), value=str(v)) for n, v in settings.items()],
+                )
+            ],
+            timeout_ms=30_000,
+            validate_only=False,
+        )
+        (result,) = self.raw.ask(request, 7).topics
+        assert result.error_code == 0, result
+        until(lambda: self.seen(name) is not None, f"{name} is known")
+        return result.topic_id  # type: ignore[no-any-return]
+
+    def seen(self, name: str, index: int = 0) -> Seen | None:
+        """What this broker tells of a partition."""
+        request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name)], response_partition_limit=100)
+        (topic,) = self.raw.ask(request, 0).topics
+        if topic.error_code or index >= len(topic.partitions):
+            return None
+        p = topic.partitions[index]
+        eligible, last_known = p.eligible_leader_replicas or [], p.last_known_elr or []
+        return Seen(p.leader_id, p.leader_epoch, sorted(p.isr_nodes), eligible, last_known)
+
+    def brokers(self) -> list[int]:
+        """The brokers that clients are told of."""
+        return sorted(broker.node_id for broker in self.raw.ask(MetadataRequest(topics=[]), 12).brokers)
+
+    def cluster_id(self) -> str:
+        """Of the cluster."""
+        return self.raw.ask(DescribeClusterRequest(), 1).cluster_id  # type: ignore[no-any-return]
+
+    def produce(self, name: str, batch: bytes, acks: int, *, timeout_ms: int = 20_000) -> Callable[[], int]:
+        """Send a batch to partition 0; call what comes back for the answer's error code."""
+        partition = PartitionProduceData(index=0, records=batch)
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            topic_data=[TopicProduceData(name=name, partition_data=[partition])],
+        )
+        self.raw.send(request, 9)
+        return lambda: self.raw.receive(request, 9).responses[0].partition_responses[0].error_code
+
+    def fetch(self, name: str, offset: int) -> tuple[int, int, bytes]:
+        """Error code, high watermark and records that a consumer gets without waiting."""
+        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=name, partitions=[partition])])
+        (found,) = self.raw.ask(request, 12).responses[0].partitions
+        return found.error_code, found.high_watermark, bytes(found.records or b"")
+
+
+class Follower:
+    """Broker 2, as a peer."""
+
+    def __init__(self, bootstrap: str, controller: str, cluster_id: str, broker_id: int = 2) -> None:
+        self.broker_id = broker_id
+        self.cluster_id = cluster_id
+        self.incarnation = os.urandom(16)
+        self.directory = os.urandom(16)
+        self.epoch = -1
+        self.session_id = 0
+        self.session_epoch = 0
+        self.leader = RawClient(bootstrap)
+        self.controller = RawClient(controller)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leader.close()
+        self.controller.close()
+
+    # ------------------------------------------------------------ its life
+    def register(self, version: int = 4, **changes: Any) -> BrokerRegistrationResponse:
+        """Begin; `changes` lie about what it is."""
+        said: dict[str, Any] = {
+            "broker_id": self.broker_id,
+            "cluster_id": self.cluster_id,
+            "incarnation_id": self.incarnation,
+            "listeners": [BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=1, security_protocol=0)],
+            "features": features(),
+            "rack": None,
+            "log_dirs": [self.directory],
+        }
+        answer = self.controller.ask(BrokerRegistrationRequest(**{**said, **changes}), version)
+        assert isinstance(answer, BrokerRegistrationResponse)
+        if not answer.error_code:
+            self.epoch = answer.broker_epoch
+        return answer
+
+    def live(self, version: int = 2, **changes: Any) -> BrokerHeartbeatResponse:
+        """Send a heartbeat: caught up and willing to serve, if `changes` do not say otherwise."""
+        said: dict[str, Any] = {
+            "broker_id": self.broker_id,
+            "broker_epoch": self.epoch,
+            "current_metadata_offset": FAR,
+            "want_fence": False,
+            "want_shut_down": False,
+        }
+        answer = self.controller.ask(BrokerHeartbeatRequest(**{**said, **changes}), version)
+        assert isinstance(answer, BrokerHeartbeatResponse)
+        return answer
+
+    def alter(
+        self, topic_id: bytes, isr: list[int], leader_epoch: int, partition_epoch: int, version: int = 3, **changes: Any
+    ) -> AlterPartitionResponsePartition:
+        """Ask for an ISR of partition 0; `changes`: broker_epoch, epochs (of the members), recovery, index."""
+        epochs = changes.get("epochs", {})
+        partition = AlterPartitionRequestPartition(
+            partition_index=changes.get("index", 0),
+            leader_epoch=leader_epoch,
+            partition_epoch=partition_epoch,
+            leader_recovery_state=changes.get("recovery", 0),
+        )
+        if version < 3:
+            partition.new_isr = isr
+        else:
+            partition.new_isr_with_epochs = [BrokerState(broker_id=b, broker_epoch=epochs.get(b, -1)) for b in isr]
+        request = AlterPartitionRequest(
+            broker_id=self.broker_id,
+            broker_epoch=changes.get("broker_epoch", self.epoch),
+            topics=[AlterPartitionRequestTopic(topic_id=topic_id, partitions=[partition])],
+        )
+        answer = self.controller.ask(request, version)
+        if answer.error_code:
+            return AlterPartitionResponsePartition(partition_index=-1, error_code=answer.error_code)
+        return answer.topics[0].partitions[0]  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------ its fetches
+    def fetch(
+        self,
+        topic: tuple[str, bytes],
+        offset: int,
+        *,
+        version: int = NEWEST_FETCH,
+        leader_epoch: int = -1,
+        last_epoch: int = -1,
+        broker_epoch: int | None = None,
+        max_wait_ms: int = 0,
+    ) -> PartitionData:
+        """Fetch partition 0 outside of any session."""
+        request = self._request(version, broker_epoch, max_wait_ms)
+        request.topics = [_asked(topic, version, offset, leader_epoch, last_epoch)]
+        answer = self.leader.ask(request, version)
+        assert answer.error_code == 0, answer
+        return answer.responses[0].partitions[0]  # type: ignore[no-any-return]
+
+    def fetch_in_session(
+        self, topic: tuple[str, bytes] | None, offset: int = 0, *, version: int = NEWEST_FETCH
+    ) -> PartitionData | None:
+        """Fetch partition 0 in the session, which is begun when there is none; None: nothing new was told of it."""
+        request = self._request(version, None, 0)
+        request.session_id, request.session_epoch = self.session_id, self.session_epoch
+        request.topics = [] if topic is None else [_asked(topic, version, offset, -1, -1)]
+        answer = self.leader.ask(request, version)
+        assert answer.error_code == 0, answer
+        self.session_id = answer.session_id
+        self.session_epoch += 1
+        return answer.responses[0].partitions[0] if answer.responses else None
+
+    def _request(self, version: int, broker_epoch: int | None, max_wait_ms: int) -> FetchRequest:
+        request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[])
+        if version < 15:
+            request.replica_id = self.broker_id
+        else:
+            epoch = self.epoch if broker_epoch is None else broker_epoch
+            request.replica_state = ReplicaState(replica_id=self.broker_id, replica_epoch=epoch)
+        return request
+
+
+def _asked(topic: tuple[str, bytes], version: int, offset: int, leader_epoch: int, last_epoch: int) -> FetchTopic:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    if version >= 9:
+        partition.current_leader_epoch = leader_epoch
+    if version >= 12:
+        partition.last_fetched_epoch = last_epoch
+    name, topic_id = topic
+    return (
+        FetchTopic(topic_id=topic_id, partitions=[partition])
+        if version >= 13
+        else FetchTopic(topic=name, partitions=[partition])
+    )
+
+
+def features(**changes: tuple[int, int]) -> list[BrokerFeature]:
+    """What a broker of Kafka 4.3 says it can; dots are written as underscores."""
+    levels = {**SUPPORTED_FEATURES, **{name.replace("_", "."): levels for name, levels in changes.items()}}
+    return [
+        BrokerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
+        for name, (lowest, highest) in levels.items()
+    ]

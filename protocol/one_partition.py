@@ -1,7 +1,7 @@
 """A Fetch and a Produce of one partition, read from the frame and answered without a message in between.
 
 That is how nearly all of them look on the wire, and there the two steps through messages cost more than what is asked
-for (docs/decisions/0014-a-short-cut-for-one-partition.md).
+for (docs/decisions/0015-a-short-cut-for-one-partition.md).
 
 FORMAT   As the classes in `messages/produce_fetch.py` declare it. What follows a name is unpacked by one struct; a field that
          a version lacks has no bytes in it ("0s"); a compact count or length is one more than what it counts.

@@ -5,7 +5,7 @@ RULES    1. It answers as `fetch.py` does, byte for byte and by the same means: 
             (`protocol/one_partition.py`), a session that begins or ends or may have news of other partitions, an error of any
             kind, an aborted transaction, nothing to give, less than is waited for, and what the disk must be asked for.
 NOT HERE What is right and wrong about a Fetch, and waiting (`fetch.py`). Why there are two ways:
-         docs/decisions/0014-a-short-cut-for-one-partition.md
+         docs/decisions/0015-a-short-cut-for-one-partition.md
 """
 
 from __future__ import annotations

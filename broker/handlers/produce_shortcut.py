@@ -6,7 +6,7 @@ RULES    1. It answers as `produce.py` does, byte for byte and by the same means
          3. Once the batch is handed in there is no way back: an error, and an append that has to wait, are answered by
             the handler's own means (`ProduceHandler.adopt`).
 NOT HERE What is right and wrong about a Produce (`produce.py`). Why there are two ways:
-         docs/decisions/0014-a-short-cut-for-one-partition.md
+         docs/decisions/0015-a-short-cut-for-one-partition.md
 """
 
 from __future__ import annotations

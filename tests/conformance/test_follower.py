@@ -470,9 +470,9 @@ def test_replicas_are_placed_on_two_brokers(world: World) -> None:
     )  # fmt: skip
     (made,) = world.client.raw.ask(request, 7).topics
     assert (made.error_code, made.num_partitions, made.replication_factor) == (E.NONE, 4, 2)
-    seen = until(lambda: [s for i in range(4) if (s := world.client.seen(name, i))][3:] and True, "it is known")
-    assert seen
-    assert {world.client.seen(name, i).leader for i in range(4)} >= {1}  # type: ignore[union-attr]
+    until(lambda: world.client.seen(name, 3) is not None, "it is known")
+    placed = [world.client.seen(name, index) for index in range(4)]
+    assert [seen and (len(seen.isr), seen.leader in seen.isr) for seen in placed] == [(2, True)] * 4
 
 
 # ---- AlterPartition --------------------------------------------------------------------------------------

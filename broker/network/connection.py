@@ -157,6 +157,8 @@ class Connection:
             self._busy = True
             self._pending = answer
             answer.deliver_to(self._deliver, self._end_because)
+            if self._pending is not None:
+                self._look_again()
 
     def _deliver(self, parts: list[Part] | None) -> None:
         """A pending answer has come (on the loop)."""

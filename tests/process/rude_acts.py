@@ -234,7 +234,7 @@ def connects_and_drops(peer: RudePeer) -> None:
 
 
 def every_api_at_once(peer: RudePeer) -> None:
-    """A request of every API, in any order, before anything is read; half the time nothing ever is."""
+    """A request of every API of the listener, in any order, before anything is read; half the time nothing ever is."""
     rows = peer.rng.sample(peer.served, len(peer.served))
     frames = b"".join(peer.frame(key, peer.rng.randint(low, high)) for key, low, high in rows)
     if peer.rng.random() < 0.5:

@@ -30,6 +30,8 @@ class Drawer:
         self.topic_ids = [bytes(16)]
         self.member_ids = ["", "nobody"]
         self.session_ids = [0, 1]
+        self.cluster_ids = ["nobody's"]
+        self.broker_epochs = [-1, 0]
 
     def request(self, api_key: int, version: int) -> Message:
         """A request of an API and a version."""
@@ -73,10 +75,14 @@ class Drawer:
         """Small ones mostly; no wait is long."""
         if code == "16s":
             return self.rng.choice((*self.topic_ids, self.rng.randbytes(16)))
+        if code == "H":
+            return self.rng.choice((0, 1, 9092, 65_535))
         if code == "?":
             return self.rng.random() < 0.5
         if name == "session_id":
             return self.rng.choice(self.session_ids)
+        if name == "broker_epoch":
+            return self.rng.choice(self.broker_epochs)
         if "timeout" in name or "wait" in name:
             return 6000 if "session" in name else self.rng.choice((0, 1, 5))
         if name in ("count", "num_partitions"):
@@ -86,6 +92,8 @@ class Drawer:
 
     def text(self, name: str) -> str:
         """A name of something that is there, most of the time."""
+        if name == "cluster_id":
+            return self.rng.choice(self.cluster_ids)
         if "member" in name:
             return self.rng.choice(self.member_ids)
         if "group" in name:

@@ -1,0 +1,16 @@
+"""A daemon that other nodes can reach: the setting for it, and where its controller is."""
+
+from __future__ import annotations
+
+import re
+
+from barnabas.embedded import Broker
+
+WITH_CONTROLLER = {"listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"}
+
+
+def controller_of(broker: Broker) -> str:
+    """Where a daemon says that its controller listens."""
+    found = re.search(r"the controller listens on (\S+)", broker.log())
+    assert found, broker.log()
+    return found[1]

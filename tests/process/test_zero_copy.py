@@ -2,7 +2,7 @@
 
 RULES    1. What a client received is compared with what each system call moved; nothing is timed.
          2. 64 MiB are read; BARNABAS_ZERO_COPY_MIB=1024 reads more.
-         3. The follower is broker 2, registered by records that are put into the metadata log between two runs.
+         3. The follower is broker 2, and a replica of the topic.
 NOT HERE Readers that do not read (`test_slow_readers.py`).
 """
 
@@ -17,10 +17,9 @@ from typing import NamedTuple
 import pytest
 
 from barnabas.embedded import Broker
-from protocol.messages import stored
 from protocol.records import BATCH_OVERHEAD, BatchBuilder, crc_is_valid, headers
-from replication.formatting import METADATA_DIRECTORY
-from replication.metadata_records import data_batch, read_batches
+from tests.support.controller_listener import WITH_CONTROLLER, controller_of
+from tests.support.follower import Client, Follower
 from tests.support.loading import CONSUMER, ask_for, create, end_offset, fetch_request, load, produce
 from tests.support.raw_client import RawClient
 from tests.support.system_calls import READS, SENDS, needs_strace, total, watched
@@ -56,41 +55,19 @@ def batches(rng: random.Random) -> Iterator[bytes]:
         yield batch
 
 
-def add_follower(data_dir: Path, topic_id: bytes) -> None:
-    """Make broker 2 a replica of t-0, by records behind the end of a stopped node's metadata log."""
-    log = data_dir / METADATA_DIRECTORY / f"{0:020d}.log"
-    data = log.read_bytes()
-    last = read_batches(data)[-1]
-    registration = stored.RegisterBrokerRecord(
-        broker_id=FOLLOWER,
-        incarnation_id=b"\2" * 16,
-        broker_epoch=last.last_offset + 1,
-        end_points=[stored.BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=1, security_protocol=0)],
-        features=[stored.BrokerFeature(name="metadata.version", min_supported_version=7, max_supported_version=30)],
-        fenced=False,
-        log_dirs=[b"\2" * 16],
-    )
-    change = stored.PartitionChangeRecord(partition_id=0, topic_id=topic_id, replicas=[1, FOLLOWER], isr=[1])
-    records = [(registration, 3), (change, 0)]
-    log.write_bytes(
-        data + data_batch(records, base_offset=last.last_offset + 1, leader_epoch=last.leader_epoch, timestamp_ms=1)
-    )
-
-
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
-    """A loaded broker, started anew so that a follower is registered beside it."""
-    with Broker(tmp_path_factory.mktemp("zero-copy") / "data") as broker:
-        with RawClient(broker.bootstrap) as client:
-            (topic_id,) = create(client, "t", segment_bytes=LOADED_BYTES // 4)
-            load(client, "t", batches(random.Random(5)))
-        broker.stop()
-        add_follower(broker.data_dir, topic_id)
-        broker.start()
+    """A loaded broker, and a follower beside it that is registered and, as it does not live, in no ISR."""
+    with Broker(tmp_path_factory.mktemp("zero-copy") / "data", settings=WITH_CONTROLLER) as broker:
+        client = Client(broker.bootstrap)
+        with Follower(broker.bootstrap, controller_of(broker), client.cluster_id(), FOLLOWER) as follower:
+            assert follower.register().error_code == 0
+        topic_id = client.create("t", [1, FOLLOWER], segment_bytes=LOADED_BYTES // 4)
+        load(client.raw, "t", batches(random.Random(5)))
         size = sum(path.stat().st_size for path in (broker.data_dir / "t-0").glob("*.log"))
         assert size >= LOADED_BYTES
-        with RawClient(broker.bootstrap) as client:
-            yield Loaded(broker, topic_id, size, end_offset(client, "t"))
+        yield Loaded(broker, topic_id, size, end_offset(client.raw, "t"))
+        client.raw.close()
 
 
 class Reading(NamedTuple):

@@ -331,7 +331,7 @@ def test_a_follower_whose_log_is_another_one_is_told_where_it_parts(world: World
 
 
 def test_a_broker_that_falls_silent_is_fenced(world: World) -> None:
-    """It leaves all ISRs, clients are not told of it any more, and its next heartbeat brings it back."""
+    """M4: it leaves all ISRs, clients are not told of it any more, and its next heartbeat brings it back."""
     world.join()
     topic = world.topic()
     alone = world.topic([world.id])

@@ -101,8 +101,14 @@ class File:
             raise StorageError("read", self.path, error) from error
         return data
 
-    def pread_if_resident(self, length: int, position: int) -> bytes | None:
+    def pread_if_resident(self, length: int, position: int) -> Buffer | None:
         """The same where it need not wait for the disk; None where it would have to, for any of the bytes."""
+        try:
+            data = self._disk.residency.read(self._descriptor, position, length)
+        except OSError as error:
+            raise StorageError("read", self.path, error) from error
+        if data is not None:
+            return data if len(data) == length else None
         return self.pread(length, position) if self.is_resident(position, length) else None
 
     def is_resident(self, position: int, length: int) -> bool:

@@ -49,6 +49,21 @@ class Residency:
         cached = (self._count or self._load())(descriptor, position, length)
         return cached >= pages or (cached < 0 and self._is_at_hand(descriptor, position))
 
+    def read(self, descriptor: int, position: int, length: int) -> bytearray | None:
+        """What of the range can be read without waiting, in one call; None where the kernel has no such call."""
+        if not _NOWAIT:
+            return None
+        data = bytearray(length)
+        try:
+            count = os.preadv(descriptor, (data,), position, _NOWAIT)
+        except BlockingIOError:
+            return bytearray()
+        except OSError as error:
+            if error.errno not in _NO_ANSWER:
+                raise
+            return None
+        return data if count == length else data[:count]
+
     def cached_bytes(self, descriptor: int, position: int, length: int) -> int:
         """About how many bytes of the range are in the cache."""
         pages = (self._count or self._load())(descriptor, position, length)

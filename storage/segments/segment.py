@@ -34,7 +34,7 @@ from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, BatchHeader, crc_is_v
 from storage.blocking import WouldBlock
 from storage.changes import Later, at_once
 from storage.disk import Disk, File, StorageError
-from storage.engine import BatchInfo, Visit
+from storage.engine import BatchInfo, Buffer, Visit
 from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 from storage.segments.layout import DELETED, INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from storage.segments.lookups import Lookups, Place
@@ -289,7 +289,7 @@ class Segment:
             timestamp = self._first_timestamp = self.header_at(0).max_timestamp if self.size else NO_TIMESTAMP
         return timestamp
 
-    def _find_from(self, position: int, offset: int, read: Callable[[int, int], bytes | None]) -> Place:
+    def _find_from(self, position: int, offset: int, read: Callable[[int, int], Buffer | None]) -> Place:
         unpack_from = _SHORT_HEADER.unpack_from
         size = self.size
         stride = _FIRST_READ_BYTES

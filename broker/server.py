@@ -30,7 +30,7 @@ from broker.housekeeping import Housekeeping
 from broker.isr_requests import IsrRequests
 from broker.network.cold import Warmer
 from broker.network.listener import Listener
-from broker.security.authorizer import AllowAll
+from broker.security.authorizer import AllowAll, Authorizer
 from broker.timer import LoopTimer, SystemClock
 from broker.watchdog import Watchdog
 from broker.workers import ThreadWorker
@@ -131,8 +131,11 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 class Server:
     """One node: broker and controller."""
 
-    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, authorizer: Authorizer | None = None
+    ) -> None:
         self._config = config
+        self._authorizer = authorizer or AllowAll()
         self._loop = loop
         self._disk = Disk()
         self._clock = SystemClock()
@@ -241,8 +244,7 @@ class Server:
         wildcards = frozenset(
             e.name for e in config.listeners if e.is_wildcard and e.name not in config.advertised_listeners
         )
-        authorizer = AllowAll()
-        self._controller_dispatcher.serve(controller_apis(config, self._controller, authorizer))
+        self._controller_dispatcher.serve(controller_apis(config, self._controller, self._authorizer))
         self._dispatcher.serve(
             client_apis(
                 config,
@@ -251,7 +253,7 @@ class Server:
                 self._groups,
                 self._purgatory,
                 Addresses(config.node_id, wildcards),
-                authorizer,
+                self._authorizer,
             )
         )
 

@@ -174,6 +174,10 @@ class CoordinationHandlers:
                     )
             return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, failure or _UNAVAILABLE)
         if key_type == _TRANSACTION:
+            principal, kind = context.connection.principal, Resource.TRANSACTIONAL_ID
+            if not self._authorizer.authorize(principal, Operation.DESCRIBE, kind, key):
+                code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                return _no_coordinator(key, code, "Transactional Id authorization failed.")
             return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, _UNAVAILABLE)
         return _no_coordinator(key, ErrorCode.INVALID_REQUEST, "There are no coordinators of this type here.")
 

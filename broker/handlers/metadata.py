@@ -3,8 +3,8 @@
 RULES    1. Answers come from the image alone; nobody is asked.
          2. A topic that makes itself is made through the controller like any other, and the answer waits until its
             partitions can be served, where Apache Kafka answers with an error and lets the client try again.
-         3. A topic that the principal may not describe is not there, unless it was named and exists or could be made:
-            then it is TOPIC_AUTHORIZATION_FAILED, as in Kafka.
+         3. A topic that the principal may not describe is not there, unless it was asked for: then it is
+            TOPIC_AUTHORIZATION_FAILED, as in Kafka, and who asked by id is not told its name.
 NOT HERE Changing anything (`admin.py`, `replication/controller`).
 """
 
@@ -156,8 +156,11 @@ class MetadataHandlers:
     ) -> MetadataResponseTopic:
         if asked.topic_id != ZERO_UUID or asked.name is None:
             topic = image.topics_by_id.get(asked.topic_id)
-            if topic is None or not self._may(context, Operation.DESCRIBE, topic.name):
-                return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            if topic is not None and not self._may(context, Operation.DESCRIBE, topic.name):
+                topic, code = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if topic is None:
+                return MetadataResponseTopic(error_code=code, name=None, topic_id=asked.topic_id)
             return self._topic(context, request, image, topic)
         name = asked.name
         is_internal = name in INTERNAL_TOPICS

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
 from protocol.messages.quorum import BrokerHeartbeatRequest
 from tests.support.batches import batch
+from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Client, Follower, Seen, features
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.waiting import until
@@ -31,7 +31,6 @@ SETTINGS: dict[str, object] = {
     "broker.session.timeout.ms": 4000,
     "broker.heartbeat.interval.ms": 500,
 }
-BARNABAS = {**SETTINGS, "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"}
 _ids = itertools.count(2)
 
 
@@ -46,18 +45,11 @@ class Cluster(NamedTuple):
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One node with a controller listener."""
     if request.param == "barnabas":
-        with Broker(settings=BARNABAS) as broker:
+        with Broker(settings={**SETTINGS, **WITH_CONTROLLER}) as broker:
             yield Cluster(broker.bootstrap, controller_of(broker))
     else:
         with ApacheKafka(SETTINGS) as kafka:
             yield Cluster(kafka.bootstrap, kafka.controller)
-
-
-def controller_of(broker: Broker) -> str:
-    """Where a daemon says that its controller listens."""
-    found = re.search(r"the controller listens on (\S+)", broker.log())
-    assert found, broker.log()
-    return found[1]
 
 
 class World:

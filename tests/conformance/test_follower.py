@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from barnabas.embedded import Broker
+from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
+from protocol.messages.metadata import ApiVersionsRequest, DescribeClusterRequest
 from protocol.messages.quorum import BrokerHeartbeatRequest
 from tests.support.batches import batch
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Client, Follower, Seen, features
 from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 E = ErrorCode
@@ -39,6 +42,7 @@ class Cluster(NamedTuple):
 
     bootstrap: str
     controller: str
+    is_ours: bool
 
 
 @pytest.fixture(scope="module", params=["barnabas", pytest.param("apache-kafka", marks=needs_kafka)])
@@ -46,10 +50,10 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One node with a controller listener."""
     if request.param == "barnabas":
         with Broker(settings={**SETTINGS, **WITH_CONTROLLER}) as broker:
-            yield Cluster(broker.bootstrap, controller_of(broker))
+            yield Cluster(broker.bootstrap, controller_of(broker), is_ours=True)
     else:
         with ApacheKafka(SETTINGS) as kafka:
-            yield Cluster(kafka.bootstrap, kafka.controller)
+            yield Cluster(kafka.bootstrap, kafka.controller, is_ours=False)
 
 
 class World:
@@ -514,6 +518,32 @@ def test_who_is_fenced_or_leaving_cannot_be_in_sync(world: World) -> None:
         assert not other.live().is_fenced
         assert other.alter(topic_id, [world.id, other.broker_id], 0, 0).error_code == E.INVALID_REQUEST
         assert alter(topic_id, [world.id, other.broker_id], 0, 0).error_code == E.NONE
+
+
+SERVED = {
+    ApiKey.API_VERSIONS: (0, 4),
+    ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.DELETE_TOPICS: (1, 6),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ApiKey.ALTER_PARTITION: (2, 3),
+    ApiKey.DESCRIBE_CLUSTER: (0, 2),
+    ApiKey.BROKER_REGISTRATION: (0, 4),
+    ApiKey.BROKER_HEARTBEAT: (0, 2),
+    ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0),
+}
+
+
+def test_the_controllers_listener_names_what_it_serves(cluster: Cluster) -> None:
+    """A part of what Kafka's names, in the same versions; no more."""
+    with RawClient(cluster.controller) as client:
+        answer = client.ask(ApiVersionsRequest(client_software_name="raw", client_software_version="1"), 4)
+        table = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        assert {key: table.get(key) for key in SERVED} == SERVED
+        assert not cluster.is_ours or len(table) == len(SERVED)
+        controllers = client.ask(DescribeClusterRequest(endpoint_type=2), 1)
+    assert (controllers.error_code, controllers.controller_id) == (E.NONE, 1)
+    assert [(node.broker_id, f"{node.host}:{node.port}") for node in controllers.brokers] == [(1, cluster.controller)]
 
 
 def test_the_controller_listener_is_for_the_controllers_apis_alone(world: World) -> None:

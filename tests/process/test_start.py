@@ -57,6 +57,16 @@ def test_a_busy_port_is_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_a_busy_port_of_the_controller_is_one_sentence(tmp_path: Path) -> None:
+    """Decision 0016: the controller's listener is bound like any other; without one nothing else is."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        listeners = f"listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://{address}"
+        assert address in refuse("--data-dir", tmp_path / "data", "--set", listeners)
+    with Broker(tmp_path / "data") as broker:
+        assert "the controller listens" not in broker.log()
+
+
 def test_a_second_broker_on_one_directory_is_one_sentence(tmp_path: Path) -> None:
     """The lock file; the first broker goes on."""
     with Broker(tmp_path / "data") as first:

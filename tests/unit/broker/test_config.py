@@ -88,3 +88,12 @@ def test_the_example_settings_load_without_a_word(caplog: pytest.LogCaptureFixtu
         with caplog.at_level(logging.WARNING):
             config = load_config(str(path), commented)
         assert (config.node_id, caplog.records) == (1, []), path
+
+
+def test_listen_says_where_clients_connect_and_leaves_the_controllers_listeners() -> None:
+    """Decision 0016: a second port only where one is named."""
+    given = {"listeners": "PLAINTEXT://h:1,CONTROLLER://[::1]:9093", "controller.listener.names": "CONTROLLER"}
+    config = load_config(None, given, "127.0.0.1:0")
+    assert config.listeners == [Endpoint("PLAINTEXT", "127.0.0.1", 0)]
+    assert config.controller_listeners == [Endpoint("CONTROLLER", "::1", 9093)]
+    assert load_config(None, {}, "127.0.0.1:0").controller_listeners == []

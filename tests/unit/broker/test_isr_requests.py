@@ -1,0 +1,104 @@
+"""Guards broker/isr_requests.py: what the partitions led here want of the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.isr_requests import IsrRequests
+from protocol.errors import ErrorCode
+from protocol.messages.quorum import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartition,
+    AlterPartitionResponseTopic,
+)
+
+
+class SlowController:
+    """Keeps what it is asked."""
+
+    broker_epoch = 11
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[AlterPartitionRequest, Callable[[AlterPartitionResponse], None]]] = []
+
+    def submit(self, request: Any, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
+        self.asked.append((request, reply))
+
+
+class Leader(SimpleNamespace):
+    """As much of a partition as the requests look at."""
+
+    def move_high_watermark(self) -> None:
+        self.moved += 1
+
+
+def leader() -> Any:
+    followers = {2: SimpleNamespace(broker_epoch=22), 3: SimpleNamespace(broker_epoch=-1)}
+    return Leader(
+        topic="t", index=4, topic_id=b"T" * 16, leader_epoch=5, partition_epoch=7, followers=followers,
+        wanted_isr=(1, 2, 3), moved=0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def controller() -> SlowController:
+    return SlowController()
+
+
+@pytest.fixture
+def partition(controller: SlowController) -> Any:
+    wishing = leader()
+    clock: Any = SimpleNamespace(wall_ms=lambda: 0)
+    deciding: Any = controller
+    IsrRequests(deciding, 1, clock).want(wishing, (1, 2, 3))
+    return wishing
+
+
+def answer(code: ErrorCode, top: ErrorCode = ErrorCode.NONE) -> AlterPartitionResponse:
+    if top:
+        return AlterPartitionResponse(error_code=top)
+    partitions = [AlterPartitionResponsePartition(partition_index=4, error_code=code)]
+    topics = [AlterPartitionResponseTopic(topic_id=b"T" * 16, partitions=partitions)]
+    return AlterPartitionResponse(error_code=ErrorCode.NONE, topics=topics)
+
+
+def test_a_wish_names_the_epochs_of_all(controller: SlowController, partition: Any) -> None:
+    """The broker's, the leader's, the partition's, and of each member the one that it fetches with (KIP-903)."""
+    ((request, _),) = controller.asked
+    assert (request.broker_id, request.broker_epoch) == (1, 11)
+    (wanted,) = request.topics[0].partitions
+    assert (wanted.partition_index, wanted.leader_epoch, wanted.partition_epoch) == (4, 5, 7)
+    assert [(m.broker_id, m.broker_epoch) for m in wanted.new_isr_with_epochs] == [(1, 11), (2, 22), (3, -1)]
+    assert wanted.leader_recovery_state == 0
+    assert partition.wanted_isr == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "top"),
+    [
+        (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.NONE),
+        (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NONE),
+        (ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH),
+    ],
+)
+def test_a_refused_wish_is_forgotten(
+    controller: SlowController, partition: Any, code: ErrorCode, top: ErrorCode
+) -> None:
+    """Rule 3: and the high watermark need not wait any more for who was to join."""
+    controller.asked[0][1](answer(code, top))
+    assert (partition.wanted_isr, partition.moved) == (None, 1)
+    assert len(controller.asked) == 1, "whoever still wants it asks"
+
+
+def test_a_granted_wish_and_a_newer_one_are_left_alone(controller: SlowController, partition: Any) -> None:
+    """Rule 2: what is granted comes by the image; a refusal is of the wish that it answers."""
+    controller.asked[0][1](answer(ErrorCode.NONE))
+    assert (partition.wanted_isr, partition.moved) == ((1, 2, 3), 0)
+    partition.wanted_isr = (1,)
+    controller.asked[0][1](answer(ErrorCode.INELIGIBLE_REPLICA))
+    assert (partition.wanted_isr, partition.moved) == ((1,), 0)

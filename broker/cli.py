@@ -16,7 +16,25 @@ import click
 from broker.config import ConfigError, load_config
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Verbs(click.Group):
+    """The verbs; those of the tools are imported when wanted, so that the daemon's start does not pay for them."""
+
+    _TOOLS = ("dump-log",)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return sorted([*super().list_commands(ctx), *self._TOOLS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them."""
+        if cmd_name not in self._TOOLS:
+            return super().get_command(ctx, cmd_name)
+        from broker.tools import commands  # noqa: PLC0415
+
+        return {"dump-log": commands.dump_log}[cmd_name]
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 def daemon() -> None:
     """The daemon of Barnabas, a Kafka-protocol broker."""
 

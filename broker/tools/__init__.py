@@ -1,0 +1,1 @@
+"""Tools that look at a data directory without a broker: one command each."""

@@ -1,0 +1,67 @@
+"""The tools on the command line: their options, and nothing of what they do.
+
+RULES    1. Names of options that Kafka's DumpLogSegments has mean the same here.
+         2. Whoever reads our output may stop reading; that ends the tool without a complaint.
+NOT HERE `dump-log` (dump_log.py), `doctor` (doctor.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from broker.tools.decoding import DECODINGS
+from broker.tools.dump_log import as_json, as_text, dump_files, standard_output
+from broker.tools.dump_rows import Options
+
+
+@click.command("dump-log")
+@click.argument("files", nargs=-1, metavar="FILE...")
+@click.option("--files", "more_files", metavar="FILE,FILE", help="More files, parted by commas.")
+@click.option("--json", "is_json", is_flag=True, help="One JSON object a line.")
+@click.option("--deep-iteration", is_flag=True, help="Records too, not only batches.")
+@click.option("--print-data-log", is_flag=True, help="Keys and values of records too.")
+@click.option("--cluster-metadata-decoder", "decoder", flag_value="cluster-metadata", help="Decode the metadata log.")
+@click.option("--offsets-decoder", "decoder", flag_value="offsets", help="Decode records of __consumer_offsets.")
+@click.option("--skip-record-metadata", is_flag=True, help="Of records only key and value.")
+@click.option("--index-sanity-check", is_flag=True, help="Of an index only whether a start would take it.")
+@click.option("--verify-index-only", is_flag=True, help="Of an index only what does not fit its log.")
+@click.option("--max-bytes", type=click.IntRange(0), help="Of a log only so many bytes.")
+def dump_log(
+    *,
+    files: tuple[str, ...],
+    more_files: str | None,
+    is_json: bool,
+    deep_iteration: bool,
+    print_data_log: bool,
+    decoder: str | None,
+    skip_record_metadata: bool,
+    index_sanity_check: bool,
+    verify_index_only: bool,
+    max_bytes: int | None,
+) -> None:
+    """Show what stands in files of a log directory, of a running broker too.
+
+    Batches and indexes (.log .index .timeindex .txnindex), producer snapshots (.snapshot), snapshots of the metadata log
+    (.checkpoint), the offset and epoch checkpoints, partition.metadata, meta.properties, quorum-state. The lines are those
+    of Kafka's DumpLogSegments.
+    """
+    paths = [*files, *(more_files.split(",") if more_files else [])]
+    if not paths:
+        raise click.UsageError("Name a file.")
+    decoding = None if decoder is None else DECODINGS[decoder]
+    with_data = print_data_log or decoding is not None
+    options = Options(
+        deep_iteration or with_data, with_data, decoding, index_sanity_check, verify_index_only, max_bytes
+    )
+    out = standard_output()
+    try:
+        show = as_json(out) if is_json else as_text(out, sys.stderr, skip_record_metadata=skip_record_metadata)
+        status = dump_files(paths, options, show)
+        out.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # else the interpreter complains at its end
+        status = 1
+    sys.exit(status)

@@ -1,0 +1,129 @@
+"""What the records of the internal topics and control records mean, as JSON.
+
+RULES    1. What cannot be decoded is a sentence in place of its JSON, and the dump goes on.
+NOT HERE The bytes of user records, which mean nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from broker.tools.message_json import message_json, type_name
+from protocol.codec import decoder
+from protocol.errors import KafkaError, MalformedRequest
+from protocol.messages import stored
+from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from protocol.primitives import read_uvarint
+from protocol.records import ControlType, Record, control_type, coordinator_epoch_of
+from protocol.schema import Message
+from replication.metadata_records import CONTROL_MESSAGES, UnreadableMetadata, decode_record
+
+DELETED = "<DELETE>"
+_CONSUMER = "consumer"
+
+
+class Decoded(NamedTuple):
+    """Key and payload of a record, each JSON, a sentence, or None where there is nothing to show."""
+
+    key: Any
+    payload: Any
+
+
+Decoding = Callable[[Record], Decoded]
+
+
+def cluster_metadata(record: Record) -> Decoded:
+    """A record of the metadata log or of one of its snapshots."""
+    try:
+        message = decode_record(record.value)
+    except UnreadableMetadata as error:
+        return Decoded(None, f"Error at {record.offset}, skipping. {error}")
+    assert record.value is not None
+    _, position = read_uvarint(record.value, 0)
+    _, position = read_uvarint(record.value, position)
+    version, _ = read_uvarint(record.value, position)
+    return Decoded(None, {"type": type_name(message), "version": version, "data": message_json(message, version)})
+
+
+# ---- committed offsets and groups ------------------------------------------------------------------------
+
+_GROUP_RECORDS: dict[int, tuple[type[Message], type[Message]]] = {
+    0: (stored.LegacyOffsetCommitKey, stored.LegacyOffsetCommitValue),
+    1: (stored.OffsetCommitKey, stored.OffsetCommitValue),
+    2: (stored.GroupMetadataKey, stored.GroupMetadataValue),
+}
+
+
+def offsets(record: Record) -> Decoded:
+    """A record of `__consumer_offsets`."""
+    try:
+        return _group_record(record)
+    except MalformedRequest as error:
+        return Decoded(f"Error at offset {record.offset}, skipping. {error}", None)
+
+
+def _group_record(record: Record) -> Decoded:
+    key, value = record.key, record.value
+    if key is None or len(key) < 2:
+        return Decoded(f"Error at offset {record.offset}, skipping. The record has no key.", None)
+    kind = int.from_bytes(key[:2], "big", signed=True)
+    classes = _GROUP_RECORDS.get(kind)
+    if classes is None:
+        return Decoded(f"Unknown record type {kind} at offset {record.offset}, skipping.", None)
+    message, _ = decoder(classes[0], 0)(key, 2)
+    shown = {"type": str(kind), "data": message_json(message, 0)}
+    return Decoded(shown, DELETED if value is None else _group_value(classes[1], value))
+
+
+def _group_value(cls: type[Message], value: bytes) -> Any:
+    version = int.from_bytes(value[:2], "big", signed=True)
+    if len(value) < 2 or not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+        return f"Unknown version {version} of {cls.__name__}"
+    message, _ = decoder(cls, version)(value, 2)
+    data = message_json(message, version)
+    if isinstance(message, stored.GroupMetadataValue) and message.protocol_type == _CONSUMER:
+        for member, shown in zip(message.members, data["members"], strict=True):
+            shown["subscription"] = _embedded(ConsumerProtocolSubscription, member.subscription, shown["subscription"])
+            shown["assignment"] = _embedded(ConsumerProtocolAssignment, member.assignment, shown["assignment"])
+    return {"version": str(version), "data": data}
+
+
+def _embedded(cls: type[Message], data: bytes, otherwise: Any) -> Any:
+    """What the group's members told each other, where it is what consumers say; else as it is."""
+    version = int.from_bytes(data[:2], "big", signed=True)
+    if len(data) >= 2 and cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+        with suppress(MalformedRequest):
+            return message_json(decoder(cls, version)(data, 2)[0], version)
+    return otherwise
+
+
+DECODINGS: dict[str, Decoding] = {"cluster-metadata": cluster_metadata, "offsets": offsets}
+
+
+# ---- control records -------------------------------------------------------------------------------------
+
+_CONTROL_NAMES = {
+    ControlType.LEADER_CHANGE: "LeaderChange",
+    ControlType.SNAPSHOT_HEADER: "SnapshotHeader",
+    ControlType.SNAPSHOT_FOOTER: "SnapshotFooter",
+    ControlType.KRAFT_VERSION: "KRaftVersion",
+    ControlType.KRAFT_VOTERS: "KRaftVoters",
+}
+
+
+def control_record(record: Record) -> dict[str, Any]:
+    """What a control record says: either a transaction's end, or the name of a message and its fields."""
+    try:
+        kind = control_type(record.key)
+        if kind in {ControlType.ABORT, ControlType.COMMIT}:
+            return {"endTxnMarker": ControlType(kind).name, "coordinatorEpoch": coordinator_epoch_of(record.value)}
+        cls = CONTROL_MESSAGES.get(kind)
+        if cls is None or record.value is None:
+            return {"controlType": f"UNKNOWN({kind})"}
+        version = min(int.from_bytes(record.value[:2], "big"), cls.MAX_VERSION)
+        message, _ = decoder(cls, version)(record.value, 0)
+    except (KafkaError, MalformedRequest) as error:
+        return {"controlType": f"UNREADABLE({error})"}
+    return {_CONTROL_NAMES[ControlType(kind)]: message_json(message, version)}

@@ -1,0 +1,417 @@
+"""What stands in a file of a data directory, as rows: what kind of row, and its fields.
+
+RULES    1. Rows come one at a time, so a file may be of any size; files are only read, and may grow meanwhile.
+         2. What is wrong with a file is a row too, of the kind `problem`, and the rest of the file follows where it can
+            be read at all.
+NOT HERE How a row looks (dump_text.py, dump_log.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from broker.tools.decoding import Decoding, control_record
+from protocol.compression import Compression
+from protocol.errors import KafkaError
+from protocol.primitives import uuid_text
+from protocol.records import Record
+from replication.formatting import BOOTSTRAP_CHECKPOINT, META_PROPERTIES, QUORUM_STATE
+from replication.metadata_records import snapshot_name
+from storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    read_epochs,
+    read_offsets,
+    read_topic_id,
+)
+from storage.disk import Disk
+from storage.inspection.batches import FoundBatch, Tail, header_at, walk
+from storage.inspection.indexes import (
+    ENTRY_SIZES,
+    LOG,
+    OFFSET_INDEX,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    offset_entries,
+    time_entries,
+    transaction_entries,
+)
+from storage.log_manager import CLEAN_SHUTDOWN
+from storage.producers import SNAPSHOT_SUFFIX, CorruptSnapshot, ProducerState
+
+Row = dict[str, Any]
+"""`type` says which kind; the other fields are named as Kafka's tool labels them."""
+
+CHECKPOINT = ".checkpoint"
+_ASIDE = (".deleted", ".cleaned", ".swap", ".part", ".corrupt")
+
+
+class UnknownFile(Exception):
+    """A file whose name says nothing to this tool; the message is a sentence."""
+
+
+class Options(NamedTuple):
+    """What of a file is asked for."""
+
+    is_deep: bool = False
+    """Records too, not only batches."""
+    with_data: bool = False
+    """Their keys and values too."""
+    decoding: Decoding | None = None
+    """What they mean; None: they are shown as they are."""
+    is_sanity_only: bool = False
+    """Of an index only whether a start would take it."""
+    is_verify_only: bool = False
+    """Of an index only what does not fit the log."""
+    max_bytes: int | None = None
+    """Of a log only the beginning."""
+
+
+def rows(disk: Disk, path: str, options: Options) -> Iterator[Row]:
+    """What stands in a file.
+
+    Raises:
+        UnknownFile: by its name it is nothing that could be shown.
+        StorageError: it cannot be read.
+    """
+    name = os.path.basename(path)
+    for suffix in _ASIDE:
+        name = name.removesuffix(suffix)
+    reader = _BY_NAME.get(name) or _BY_SUFFIX.get(os.path.splitext(name)[1])
+    if reader is None:
+        raise UnknownFile(f"{path} is no file of a log directory that this tool knows by its name.")
+    return reader(disk, path, name, options)
+
+
+def problem(text: str) -> Row:
+    """Something that is wrong with the file."""
+    return {"type": "problem", "text": text}
+
+
+def _base_offset(path: str, name: str) -> int:
+    stem = name.partition(".")[0]
+    if not (stem.isascii() and stem.isdigit()):
+        raise UnknownFile(f"{path} is not named by the offset that it begins with.")
+    return int(stem)
+
+
+# ---- batches ---------------------------------------------------------------------------------------------
+
+
+def _log(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:
+    base_offset = _base_offset(path, name)
+
+    def found() -> Iterator[Row]:
+        yield {"type": "log", "startOffset": base_offset}
+        yield from _batches(disk, path, options)
+
+    return found()
+
+
+def _snapshot(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:
+    stands_for = None if name == BOOTSTRAP_CHECKPOINT else snapshot_name(name)
+    if name != BOOTSTRAP_CHECKPOINT and stands_for is None:
+        raise UnknownFile(f"{path} is not named by an end offset and an epoch, as snapshots are.")
+
+    def found() -> Iterator[Row]:
+        if stands_for is None:
+            yield {"type": "bootstrapSnapshot"}
+        else:
+            yield {"type": "snapshot", "endOffset": stands_for.end_offset, "epoch": stands_for.leader_epoch}
+        yield from _batches(disk, path, options)
+
+    return found()
+
+
+def _batches(disk: Disk, path: str, options: Options) -> Iterator[Row]:
+    file = disk.open(path, write=False)
+    last_offset = -1
+    for found in walk(file, end=options.max_bytes):
+        if isinstance(found, Tail):
+            if options.max_bytes is None:
+                yield from _tail(path, found)
+            return
+        yield _batch(found)
+        if not options.is_deep:
+            continue
+        try:
+            records = found.records()
+        except KafkaError as error:
+            yield problem(f"{path}: the records of the batch at position {found.position} cannot be read: {error}")
+            continue
+        for record in records:
+            if -1 < last_offset != record.offset - 1:
+                yield problem(f"{path}: offset {last_offset} is followed by {record.offset}")
+            last_offset = record.offset
+            yield _record(found, record, options)
+
+
+def _tail(path: str, tail: Tail) -> Iterator[Row]:
+    yield {"type": "tail", "position": tail.position, "size": tail.length, "name": os.path.basename(path)}
+    if tail.reason is not None:
+        yield problem(f"{path}: no batch can be found from position {tail.position} on: {tail.reason}")
+
+
+def _batch(found: FoundBatch) -> Row:
+    header = found.header
+    codec = header.compression
+    return {
+        "type": "batch",
+        "baseOffset": header.base_offset,
+        "lastOffset": header.last_offset,
+        "count": header.record_count,
+        "baseSequence": header.base_sequence,
+        "lastSequence": header.last_sequence,
+        "producerId": header.producer_id,
+        "producerEpoch": header.producer_epoch,
+        "partitionLeaderEpoch": header.leader_epoch,
+        "isTransactional": header.is_transactional,
+        "isControl": header.is_control,
+        "deleteHorizonMs": header.delete_horizon_ms,
+        "position": found.position,
+        "timestampType": _timestamp_type(found),
+        "timestamp": header.max_timestamp,
+        "size": header.size,
+        "magic": header.magic,
+        "compresscodec": Compression(codec).name.lower() if codec in list(Compression) else f"unknown({codec})",
+        "crc": header.crc,
+        "isvalid": found.is_valid,
+    }
+
+
+def _timestamp_type(found: FoundBatch) -> str:
+    return "LogAppendTime" if found.header.is_log_append_time else "CreateTime"
+
+
+def _record(found: FoundBatch, record: Record, options: Options) -> Row:
+    header = found.header
+    base_sequence, delta = header.base_sequence, record.offset - header.base_offset
+    row: Row = {
+        "type": "record",
+        "offset": record.offset,
+        "timestampType": _timestamp_type(found),
+        "timestamp": record.timestamp_ms,
+        "keySize": -1 if record.key is None else len(record.key),
+        "valueSize": -1 if record.value is None else len(record.value),
+        "sequence": -1 if base_sequence < 0 else (base_sequence + delta) & 0x7FFFFFFF,
+        "headerKeys": [key for key, _ in record.headers],
+    }
+    if header.is_control:
+        row["control"] = control_record(record)
+    elif options.decoding is not None:
+        row["key"], row["payload"] = options.decoding(record)
+    elif options.with_data:
+        row["key"], row["payload"] = record.key, record.value
+    return row
+
+
+# ---- indexes ---------------------------------------------------------------------------------------------
+
+
+def _offset_index(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:
+    base_offset = _base_offset(path, name)
+
+    def found() -> Iterator[Row]:
+        file = disk.open(path, write=False)
+        log = disk.open(_log_beside(path), write=False)
+        if file.size() < ENTRY_SIZES[OFFSET_INDEX]:
+            yield {"type": "empty", "path": path}
+        elif options.is_sanity_only:
+            last = _last(offset_entries(file, base_offset))[0]
+            faults = ["its last offset is not above its base offset"] if last <= base_offset else []
+            yield from _sanity(path, file.size(), OFFSET_INDEX, faults)
+        else:
+            for slot, (offset, position) in enumerate(offset_entries(file, base_offset)):
+                if slot and offset == base_offset:  # zeros behind the last entry
+                    return
+                there = header_at(log, position)
+                if there is None:
+                    yield problem(f"{path}: offset {offset} is said to lie at position {position}, where no batch is")
+                elif there.last_offset != offset:
+                    yield problem(f"{path}: Index offset: {offset}, log offset: {there.last_offset}")
+                if not options.is_verify_only:
+                    yield {"type": "indexEntry", "offset": offset, "position": position}
+
+    return found()
+
+
+def _time_index(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:
+    base_offset = _base_offset(path, name)
+
+    def found() -> Iterator[Row]:
+        file = disk.open(path, write=False)
+        if options.is_sanity_only:
+            entries = list(islice(time_entries(file, base_offset), 1))
+            last = _last(time_entries(file, base_offset)) if entries else (0, 0)
+            faults = []
+            if entries and last[0] < entries[0][0]:
+                faults.append("its last timestamp is below its first")
+            if entries and last[1] < base_offset:
+                faults.append("its last offset is below its base offset")
+            yield from _sanity(path, file.size(), TIME_INDEX, faults)
+            return
+        log = disk.open(_log_beside(path), write=False)
+        batches = walk(log)
+        batch = next(batches, None)
+        before = -1
+        for slot, (timestamp, offset) in enumerate(time_entries(file, base_offset)):
+            if slot and offset == base_offset:
+                return
+            while isinstance(batch, FoundBatch) and batch.header.last_offset < offset:
+                batch = next(batches, None)
+            if not isinstance(batch, FoundBatch) or batch.header.last_offset != offset:
+                there = batch.header.last_offset if isinstance(batch, FoundBatch) else -1
+                yield problem(f"{path}: Indexed offset: {offset}, found log offset: {there}")
+            elif batch.header.max_timestamp != timestamp:
+                there = batch.header.max_timestamp
+                yield problem(f"{path}: Index timestamp: {timestamp}, log timestamp: {there}")
+            if timestamp <= before:
+                yield problem(f"{path}: Index timestamp: {timestamp}, Previously indexed timestamp: {before}")
+            before = timestamp
+            if not options.is_verify_only:
+                yield {"type": "timeIndexEntry", "timestamp": timestamp, "offset": offset}
+
+    return found()
+
+
+def _transaction_index(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001
+    for version, transaction in transaction_entries(disk.open(path, write=False)):
+        producer_id, first_offset, last_offset, last_stable_offset = transaction
+        yield {
+            "type": "abortedTransaction",
+            "version": version,
+            "producerId": producer_id,
+            "firstOffset": first_offset,
+            "lastOffset": last_offset,
+            "lastStableOffset": last_stable_offset,
+        }
+
+
+def _last(entries: Iterator[tuple[int, int]]) -> tuple[int, int]:
+    last = (0, 0)
+    for entry in entries:
+        last = entry
+    return last
+
+
+def _sanity(path: str, size: int, suffix: str, faults: list[str]) -> Iterator[Row]:
+    entry_size = ENTRY_SIZES[suffix]
+    if size % entry_size:
+        faults.append(f"its {size} bytes are no multiple of {entry_size}")
+    for fault in faults:
+        yield problem(f"{path} would be built anew: {fault}.")
+    if not faults:
+        yield {"type": "sanity", "path": path}
+
+
+def _log_beside(path: str) -> str:
+    name = os.path.basename(path)
+    return os.path.join(os.path.dirname(path), name.partition(".")[0] + LOG)
+
+
+# ---- small files -----------------------------------------------------------------------------------------
+
+
+def _producers(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001
+    state = ProducerState(path)
+    try:
+        state.restore(disk.read(path), wall_ms=0)
+    except CorruptSnapshot as error:
+        yield problem(f"{path} cannot be believed: {error}.")
+        return
+    for producer_id, producer in state.producers.items():
+        row = {
+            "type": "producer",
+            "producerId": producer_id,
+            "producerEpoch": producer.epoch,
+            "coordinatorEpoch": producer.coordinator_epoch,
+            "currentTxnFirstOffset": producer.txn_first_offset if producer.txn_first_offset >= 0 else None,
+            "lastTimestamp": producer.last_timestamp,
+        }
+        for first, last, offset, delta, timestamp in producer.batches[-1:]:
+            row |= {
+                "firstSequence": first,
+                "lastSequence": last,
+                "lastOffset": offset,
+                "offsetDelta": delta,
+                "timestamp": timestamp,
+            }
+        yield row
+
+
+def _offsets(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001
+    disk.size(path)
+    for (topic, partition), offset in read_offsets(disk, path).items():
+        yield {"type": "checkpoint", "topic": topic, "partition": partition, "offset": offset}
+
+
+def _epochs(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001
+    disk.size(path)
+    for epoch, start_offset in read_epochs(disk, path):
+        yield {"type": "leaderEpoch", "epoch": epoch, "startOffset": start_offset}
+
+
+def _partition_metadata(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001
+    disk.size(path)
+    topic_id = read_topic_id(disk, path)
+    if topic_id is None:
+        yield problem(f"{path} is not whole.")
+    else:
+        yield {"type": "partitionMetadata", "topicId": uuid_text(topic_id)}
+
+
+def _properties(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001
+    for line in disk.read(path).decode("utf-8", "replace").splitlines():
+        if line.strip() and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            yield {"type": "property", "name": key.strip(), "value": value.strip().replace("\\", "")}
+
+
+def _json(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001
+    data = disk.read(path)
+    if not data:
+        return
+    try:
+        yield {"type": "json", "content": json.loads(data)}
+    except ValueError as error:
+        yield problem(f"{path} is not JSON: {error}.")
+
+
+_Reader = Callable[[Disk, str, str, Options], Iterator[Row]]
+
+_BY_NAME: dict[str, _Reader] = {
+    RECOVERY_POINTS: _offsets,
+    LOG_STARTS: _offsets,
+    HIGH_WATERMARKS: _offsets,
+    "cleaner-offset-checkpoint": _offsets,
+    LEADER_EPOCHS: _epochs,
+    PARTITION_METADATA: _partition_metadata,
+    META_PROPERTIES: _properties,
+    QUORUM_STATE: _json,
+    CLEAN_SHUTDOWN: _json,
+}
+
+_BY_SUFFIX: dict[str, _Reader] = {
+    LOG: _log,
+    CHECKPOINT: _snapshot,
+    OFFSET_INDEX: _offset_index,
+    TIME_INDEX: _time_index,
+    TRANSACTION_INDEX: _transaction_index,
+    SNAPSHOT_SUFFIX: _producers,
+}
+
+
+def shown_bytes(data: bytes) -> Any:
+    """Bytes in JSON: text where they are text."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode("ascii")}

@@ -1,0 +1,67 @@
+"""The entries of `.index`, `.timeindex` and `.txnindex` files, as they stand in the file.
+
+FORMAT   segments/indexes.py
+RULES    1. Only reads, a piece at a time; bytes at the end that are no whole entry are not an entry.
+NOT HERE Whether an entry is right: that takes the log beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from storage.disk import File
+from storage.engine import AbortedTransaction
+from storage.segments.indexes import OffsetIndex, TimeIndex, TransactionIndex
+from storage.segments.layout import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
+
+_ENTRIES_AT_ONCE = 8192
+
+ENTRY_SIZES = {
+    OFFSET_INDEX: OffsetIndex.ENTRY.size,
+    TIME_INDEX: TimeIndex.ENTRY.size,
+    TRANSACTION_INDEX: TransactionIndex.ENTRY.size,
+}
+
+
+class StoredTransaction(NamedTuple):
+    """An entry of a transaction index."""
+
+    version: int
+    transaction: AbortedTransaction
+
+
+def offset_entries(file: File, base_offset: int) -> Iterator[tuple[int, int]]:
+    """(last offset of a batch, its position)."""
+    for relative, position in _entries(file, OffsetIndex.ENTRY):
+        yield base_offset + relative, position
+
+
+def time_entries(file: File, base_offset: int) -> Iterator[tuple[int, int]]:
+    """(timestamp, offset)."""
+    for timestamp, relative in _entries(file, TimeIndex.ENTRY):
+        yield timestamp, base_offset + relative
+
+
+def transaction_entries(file: File) -> Iterator[StoredTransaction]:
+    """The aborted transactions."""
+    for version, *fields in _entries(file, TransactionIndex.ENTRY):
+        yield StoredTransaction(version, AbortedTransaction(*fields))
+
+
+def _entries(file: File, entry: Struct) -> Iterator[tuple[int, ...]]:
+    position, end = 0, file.size()
+    while position < end:
+        data = file.pread(min(_ENTRIES_AT_ONCE * entry.size, end - position), position)
+        whole = len(data) - len(data) % entry.size
+        if not whole:
+            return
+        yield from entry.iter_unpack(memoryview(data)[:whole])
+        position += whole
+
+
+__all__ = [
+    "ENTRY_SIZES", "LOG", "OFFSET_INDEX", "TIME_INDEX", "TRANSACTION_INDEX", "StoredTransaction",
+    "offset_entries", "time_entries", "transaction_entries",
+]  # fmt: skip

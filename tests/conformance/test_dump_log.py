@@ -1,0 +1,96 @@
+"""`barnabas dump-log` beside Apache Kafka's DumpLogSegments: the same lines for the same files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.data_directory import copied, make_data_directory
+from tests.support.kafka import needs_kafka, run_tool
+
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+ROOT = Path(__file__).parents[2]
+PLAIN = ("plain-*/*.*", "split-*/*.*", "packed-*/*.*", "trimmed-*/*.*")
+METADATA = ("__cluster_metadata-0/*.log", "__cluster_metadata-0/*.checkpoint", "bootstrap.checkpoint")
+GROUPS = ("__consumer_offsets-*/*.log",)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory to look at."""
+    path = tmp_path_factory.mktemp("dump") / "data"
+    make_data_directory(path)
+    return path
+
+
+def ours(data: Path, *args: str) -> tuple[list[str], str, int]:
+    """Lines, complaints and exit status of `barnabas dump-log`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "barnabas", "dump-log", *args],
+        cwd=data, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    return done.stdout.splitlines(), done.stderr, done.returncode
+
+
+def kafkas(data: Path, *args: str) -> list[str]:
+    """Lines of Kafka's tool, which does not know where it is."""
+    names = [str(data / name) for name in args[-1].split(",")]
+    done = run_tool(DUMP, *args[:-1], ",".join(names))
+    return done.stdout.replace(f"{data}/", "").splitlines()
+
+
+def files(data: Path, patterns: tuple[str, ...]) -> str:
+    """The files of some kinds, as one argument."""
+    found = [str(path.relative_to(data)) for pattern in patterns for path in sorted(data.glob(pattern))]
+    return ",".join(name for name in found if not name.endswith("partition.metadata"))
+
+
+CASES = [
+    ((), PLAIN),
+    (("--deep-iteration",), PLAIN),
+    (("--print-data-log",), PLAIN),
+    (("--print-data-log", "--skip-record-metadata"), PLAIN),
+    (("--deep-iteration", "--skip-record-metadata"), PLAIN),
+    (("--index-sanity-check",), PLAIN),
+    (("--verify-index-only",), PLAIN),
+    (("--cluster-metadata-decoder",), METADATA),
+    (("--cluster-metadata-decoder", "--skip-record-metadata"), METADATA),
+    (("--offsets-decoder",), GROUPS),
+    (("--offsets-decoder", "--skip-record-metadata"), GROUPS),
+]
+
+
+@needs_kafka
+@pytest.mark.parametrize(("options", "patterns"), CASES, ids=lambda value: " ".join(value) or "batches")
+def test_the_lines_are_kafkas(data: Path, options: tuple[str, ...], patterns: tuple[str, ...]) -> None:
+    """Every kind of file that Kafka's tool knows, whole."""
+    args = (*options, "--files", files(data, patterns))
+    lines, complaints, status = ours(data, *args)
+    assert len(lines) > 5
+    assert lines == kafkas(data, *args)
+    assert (complaints, status) == ("", 0)
+
+
+@needs_kafka
+def test_the_lines_are_kafkas_where_a_file_is_damaged(data: Path, tmp_path: Path) -> None:
+    """A wrong CRC, half a batch at the end, an index entry that names another offset."""
+    broken = copied(data, tmp_path / "broken")
+    log = broken / "plain-1/00000000000000000000.log"
+    content = bytearray(log.read_bytes())
+    content[200] ^= 1
+    log.write_bytes(content + content[:40])
+    index = broken / "split-0/00000000000000000000.index"
+    entries = bytearray(index.read_bytes())
+    entries[11] ^= 1
+    index.write_bytes(entries)
+    args = ("--files", "plain-1/00000000000000000000.log,split-0/00000000000000000000.index")
+    lines, complaints, status = ours(broken, *args)
+    assert sum(line.endswith("isvalid: false") for line in lines) == 1
+    assert "Found 40 invalid bytes at the end of 00000000000000000000.log" in lines
+    assert lines == kafkas(broken, *args)
+    assert status == 1
+    assert "log offset:" in complaints

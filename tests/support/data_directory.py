@@ -1,0 +1,91 @@
+"""A stopped node's data directory with something of everything, made once and copied for whoever breaks it.
+
+FORMAT   topics: `plain` (two partitions, one segment each; partition 0 with transactions, one of them aborted),
+         `split` (one partition of many small segments, indexes with several entries), `packed` (compressed, stamped by
+         the broker), `empty`, `trimmed` (begins behind its first segments); a committed offset of group `readers`
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from barnabas import Broker
+from protocol.compression import Compression
+from protocol.records import ControlType
+from storage.disk import Disk
+from storage.log import Log, Origin
+from storage.log_config import LogConfig
+from storage.log_manager import LogManager
+from tests.support.logs import NOW_MS, Idempotent, append, marker
+
+SMALL_SEGMENTS = LogConfig(segment_bytes=4000, index_interval_bytes=300)
+
+
+def make_data_directory(path: Path) -> None:
+    """Make one, with a clean shutdown behind it."""
+    with Broker(path, settings={"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2}) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        small = {"index.interval.bytes": "300", "internal.segment.bytes": "4000"}
+        topics = [
+            NewTopic("plain", 2, 1),
+            NewTopic("split", 1, 1, config=small),
+            NewTopic("packed", 1, 1, config={"message.timestamp.type": "LogAppendTime"}),
+            NewTopic("empty", 1, 1),
+            NewTopic("trimmed", 1, 1, config=small),
+        ]
+        for made in admin.create_topics(topics).values():
+            made.result(30)
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
+        consumer.commit(offsets=[confluent_kafka.TopicPartition("plain", 1, 3)], asynchronous=False)
+        consumer.close()
+    with_logs(path, _fill)
+    for file in path.rglob("*.deleted"):
+        file.unlink()
+
+
+def with_logs(path: Path, act: Callable[[LogManager], None]) -> None:
+    """Do something to the logs of a stopped node."""
+    manager = LogManager(Disk(), {str(path): bytes(16)}, SMALL_SEGMENTS, random_bytes=os.urandom)
+    manager.load()
+    act(manager)
+    manager.shutdown(manager.previous_broker_epoch)
+
+
+def _fill(manager: LogManager) -> None:
+    plain, other = _log(manager, "plain", 0), _log(manager, "plain", 1)
+    for sequence in range(20):
+        append(plain, f"value {sequence}", epoch=0, producer=Idempotent(7, 0, sequence))
+        append(other, f"first {sequence}", f"second {sequence}", timestamp_ms=NOW_MS + sequence)
+    for kind, producer_id in ((ControlType.ABORT, 8), (ControlType.COMMIT, 9)):
+        append(plain, "in a transaction", producer=Idempotent(producer_id, 0, 0, transactional=True))
+        plain.append(marker(kind, producer_id, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    split, trimmed = _log(manager, "split", 0), _log(manager, "trimmed", 0)
+    for number in range(60):
+        epoch = number // 20
+        append(split, f"{number}: " + "x" * 200, epoch=epoch, timestamp_ms=NOW_MS + number)
+        append(trimmed, "y" * 200)
+    packed = _log(manager, "packed", 0)
+    for codec in Compression:
+        append(packed, *[f"{codec.name} {number}" for number in range(10)], compression=codec)
+    for log in (plain, other, split, trimmed, packed):
+        log.high_watermark = log.log_end_offset
+    trimmed.trim(30, NOW_MS)
+
+
+def _log(manager: LogManager, topic: str, partition: int) -> Log:
+    log = manager.get(topic, partition)
+    assert log is not None
+    log.update_config(SMALL_SEGMENTS if topic in {"split", "trimmed"} else LogConfig())
+    return log
+
+
+def copied(source: Path, target: Path) -> Path:
+    """A copy to be broken."""
+    shutil.copytree(source, target)
+    return target

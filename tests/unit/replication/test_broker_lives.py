@@ -187,13 +187,20 @@ def test_a_broker_that_becomes_active_leads_what_nobody_leads(world: ControllerW
     assert state(world, topic_id)[1:4] == ((2,), 2, 2)
 
 
+def test_who_has_not_read_its_own_registration_stays_fenced(world: ControllerWorld) -> None:
+    """It would serve what it does not know."""
+    epoch = world.register(registration()).broker_epoch
+    answer = world.heartbeat(beat(epoch, current_metadata_offset=epoch - 1))
+    assert (answer.is_caught_up, answer.is_fenced, world.image.brokers[2].is_fenced) == (False, True, True)
+
+
 def test_every_heartbeat_begins_the_session_anew(world: ControllerWorld) -> None:
     """broker.session.timeout.ms counts from the last one."""
     epoch = join(world)
     for _ in range(5):
         world.wait(SESSION_MS - 1)
-        assert world.heartbeat(beat(epoch)).error_code == ErrorCode.NONE
         assert not world.image.brokers[2].is_fenced
+        assert world.heartbeat(beat(epoch)).error_code == ErrorCode.NONE
     offset = world.log.next_offset
     world.wait(SESSION_MS)
     assert [type(record) for record in since(world, offset)] == [stored.BrokerRegistrationChangeRecord]

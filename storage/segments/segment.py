@@ -119,7 +119,8 @@ class Segment:
         """The log file, opened when it is not open."""
         file = self._file
         if file is None:
-            file = self._file = self._disk.open(self.path(LOG), write=True, create=True)
+            is_own = self._copied_size == _NO_COPY  # a copy may come too late: the segment may be deleted
+            file = self._file = self._disk.open(self.path(LOG), write=True, create=is_own)
         return file
 
     @property
@@ -299,6 +300,8 @@ class Segment:
                 raise _NotAtHand
             stride = BATCH_OVERHEAD if stride == _FIRST_READ_BYTES else _LONG_READ_BYTES
             at, end = 0, len(data) - _SHORT_HEADER.size
+            if end < 0:
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.path(LOG)} ends before position {position}")
             while at <= end:
                 base_offset, length, delta = unpack_from(data, at)
                 if length < _SMALLEST_LENGTH:
@@ -315,6 +318,8 @@ class Segment:
         size, stride = self.size, _FIRST_READ_BYTES
         while position + BATCH_OVERHEAD <= size:
             data = self.file.pread(min(stride, size - position), position)
+            if len(data) < BATCH_OVERHEAD:
+                return
             at = 0
             while at + BATCH_OVERHEAD <= len(data):
                 header = parse_header(data, at)

@@ -57,6 +57,8 @@ class HeldWorker:
     def __init__(self) -> None:
         self.writes: list[tuple[Run, Done]] = []
         self.syncs: list[tuple[Run, Done]] = []
+        self.reads: list[tuple[Run, Done]] = []
+        self.holds_reads = False
 
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
         self.writes.append((run, done))
@@ -65,7 +67,10 @@ class HeldWorker:
         self.syncs.append((run, done))
 
     def read(self, directory: str, run: Run, done: Done) -> None:
-        self.background(run, done)
+        if self.holds_reads:
+            self.reads.append((run, done))
+        else:
+            self.background(run, done)
 
     def background(self, run: Run, done: Done) -> None:
         run()
@@ -73,6 +78,9 @@ class HeldWorker:
 
     def let_write(self, error: StorageError | None = None) -> None:
         self._next(self.writes, error)
+
+    def let_read(self, error: StorageError | None = None) -> None:
+        self._next(self.reads, error)
 
     def let_sync(self, error: StorageError | None = None) -> None:
         self._next(self.syncs, error)

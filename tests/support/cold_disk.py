@@ -1,0 +1,106 @@
+"""A disk whose files are cold, and that notices who waits for it: for tests of reads that must not block.
+
+RULES    1. While `is_guarded`, opening, reading and mapping are faults of the code under test, unless what is read
+            was read before and `keeps` it in the page cache. With `keeps` False nothing is ever resident.
+         2. `chill` makes everything cold again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from storage.blocking import WouldBlock
+from storage.disk import Disk, File, Mapping
+
+T = TypeVar("T")
+PAGE = 4096
+
+
+class ColdFile(File):
+    """A file whose pages are cold until they are read."""
+
+    __slots__ = ()
+    _disk: ColdDisk
+
+    def _pages(self, position: int, length: int) -> set[tuple[str, int]]:
+        return {(self.path, page) for page in range(position // PAGE, (position + max(length, 1) - 1) // PAGE + 1)}
+
+    def is_resident(self, position: int, length: int) -> bool:
+        return self._pages(position, length) <= self._disk.resident
+
+    def cached_bytes(self, position: int, length: int) -> int:
+        return min(length, PAGE * len(self._pages(position, length) & self._disk.resident))
+
+    def pread(self, length: int, position: int) -> bytes:
+        assert not self._disk.is_guarded or self.is_resident(position, length), f"waits for {self.path}"
+        if self._disk.keeps:
+            self._disk.resident |= self._pages(position, length)
+        return super().pread(length, position)
+
+    def pread_if_resident(self, length: int, position: int) -> bytes | None:
+        return self.pread(length, position) if self.is_resident(position, length) else None
+
+    def warm(self, position: int, length: int) -> None:
+        self._disk.warmed.append((os.path.basename(self.path), position, length))
+        self.pread(length, position)
+
+    def drop_cache(self, position: int, length: int) -> None:
+        self._disk.dropped.append((os.path.basename(self.path), position, length))
+        self._disk.resident -= self._pages(position, length)
+
+    def map(self, length: int) -> Mapping:
+        assert not self._disk.is_guarded or self.is_resident(0, length), f"maps {self.path}"
+        return super().map(length)
+
+
+class ColdDisk(Disk):
+    """Everything is cold at first."""
+
+    def __init__(self, *, keeps: bool = True) -> None:
+        super().__init__()
+        self.keeps = keeps
+        self.is_guarded = False
+        self.resident: set[tuple[str, int]] = set()
+        self.warmed: list[tuple[str, int, int]] = []
+        self.dropped: list[tuple[str, int, int]] = []
+
+    def open(self, path: str, *, write: bool, create: bool = False) -> File:
+        assert not self.is_guarded, f"opens {path}"
+        plain = super().open(path, write=write, create=create)
+        descriptor = os.dup(plain.fileno())
+        plain.close()
+        return ColdFile(self, path, descriptor)
+
+    def exists(self, path: str) -> bool:
+        assert not self.is_guarded, f"asks for {path}"
+        return super().exists(path)
+
+    def chill(self) -> None:
+        """Nothing is in the page cache any more."""
+        self.resident.clear()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Nobody may wait for this disk."""
+        self.is_guarded = True
+        try:
+            yield
+        finally:
+            self.is_guarded = False
+
+    def ask(self, look: Callable[[], T]) -> tuple[T, int]:
+        """What a look finds that never waits, and how many times a thread had to be asked."""
+        asked = 0
+        while True:
+            try:
+                with self.guarded():
+                    return look(), asked
+            except WouldBlock as blocked:
+                asked += 1
+                assert asked < 20, "no progress"
+                blocked.run()
+                with self.guarded():
+                    blocked.finish()

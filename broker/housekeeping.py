@@ -18,7 +18,7 @@ from broker.network.listener import Listener
 from broker.timer import SystemClock
 from replication.deadlines import Deadlines
 from replication.replica_manager import ReplicaManager
-from replication.work import Worker
+from replication.work import Run, Worker
 from storage.disk import StorageError
 from storage.log import Log
 from storage.log_manager import LogManager
@@ -89,15 +89,18 @@ class Housekeeping:
             partition = self._replicas.partitions.get((log.topic, log.partition))
             if partition is not None:
                 self._replicas.sync(partition)
-        work = self._log_manager.deletions(wall_ms)
-        if work is not None:
-            self._worker.background(work, _complain)
+        for directory, work in self._log_manager.deletions(wall_ms):
+            # Behind the writes that are waiting: among them the renames of what is to be deleted.
+            self._worker.write(directory, 0, _nothing, partial(self._delete, directory, work))
         soonest = min((log.config.flush_ms for log in self._log_manager.logs.values()), default=_LONGEST_TICK_MS)
         self._after(max(_SHORTEST_TICK_MS, min(_LONGEST_TICK_MS, soonest)), self._tick)
 
+    def _delete(self, directory: str, work: Run, _: StorageError | None) -> None:
+        self._worker.background(directory, work, _complain)
+
     def _checkpoint(self) -> None:
         for directory, work in self._log_manager.checkpoint():
-            self._worker.background(work, partial(self._checkpointed, directory))
+            self._worker.background(directory, work, partial(self._checkpointed, directory))
 
     def _checkpointed(self, directory: str, error: StorageError | None) -> None:
         if error is not None:
@@ -130,6 +133,10 @@ class Housekeeping:
         if next_ms is not None:
             delay_ms = max(1_000, next_ms - now_ms)
             self._after(delay_ms, lambda: self._close_idle_connections(listener))
+
+
+def _nothing() -> None:
+    """Only its turn is waited for."""
 
 
 def _complain(error: StorageError | None) -> None:

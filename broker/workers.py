@@ -1,4 +1,4 @@
-"""The threads behind the Worker seam: per log directory one writer, one syncer and a few readers; one for the rest.
+"""The threads behind the Worker seam: per log directory one writer, one syncer, a few readers, one for the rest.
 
 RULES    1. A write is done in line while the directory's queue is empty, the write is not large and recent ones were
             quick; else by the directory's writer thread, and then later ones queue behind it (design D12a).
@@ -142,7 +142,7 @@ class ThreadWorker:
         self._writers: dict[str, _WriterLane] = {}
         self._syncers: dict[str, _Lane] = {}
         self._readers: dict[str, _ReaderLane] = {}
-        self._background = _Lane(loop, "background")
+        self._background: dict[str, _Lane] = {}
 
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
         """Write `size` bytes in a log directory."""
@@ -165,9 +165,12 @@ class ThreadWorker:
             lane = self._readers[directory] = _ReaderLane(self._loop, f"reader {directory}")
         lane.put(run, done)
 
-    def background(self, run: Run, done: Done) -> None:
-        """Do something whose order does not matter."""
-        self._background.put(run, done)
+    def background(self, directory: str, run: Run, done: Done) -> None:
+        """Do something in a log directory that nobody waits for."""
+        lane = self._background.get(directory)
+        if lane is None:
+            lane = self._background[directory] = _Lane(self._loop, f"background {directory}")
+        lane.put(run, done)
 
     def stop(self) -> None:
         """Finish everything queued; the reports still come on the loop."""
@@ -175,4 +178,4 @@ class ThreadWorker:
             lane.stop()
 
     def _lanes(self) -> list[_Lane]:
-        return [*self._writers.values(), *self._syncers.values(), *self._readers.values(), self._background]
+        return [*self._writers.values(), *self._syncers.values(), *self._readers.values(), *self._background.values()]

@@ -19,14 +19,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from replication.image import Changes, MetadataImage, PartitionState, ResourceType, TopicImage
 from replication.partition import FetchPosition, Partition, Reader
 from replication.purgatory import Purgatory
-from replication.work import Worker
+from replication.work import ELSEWHERE, Worker
 from storage.blocking import WouldBlock
+from storage.changes import Change
 from storage.disk import StorageError
 from storage.log import AppendInfo, Log, Origin, PreparedAppend, ReadInfo
 from storage.log_config import LogConfig, log_config
@@ -35,6 +37,8 @@ from storage.log_manager import LogManager
 _log = logging.getLogger("barnabas.replicas")
 
 MAX_LAG_MS: Final = 30_000
+MADE_IN_LINE: Final = 16
+"""So many partitions at a time are made or taken away in line; more by the writer threads."""
 
 Done = Callable[[ErrorCode, AppendInfo | None, KafkaError | None], None]
 """Told once how an append ended: where the records are, or else why not; the KafkaError may be a RejectedRecords."""
@@ -81,6 +85,8 @@ class ReplicaManager:
         self._waiting_appends: dict[Partition, deque[Append]] = {}
         self._reading: dict[WouldBlock[Any], list[Callable[[], None]]] = {}
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        self._change_size = 0
+        log_manager.later = self._change_later
         # News upward (seam 12), set by the composition root.
         self.on_leadership: Callable[[Partition], None] | None = None
         self.on_isr_wanted: Callable[[Partition, tuple[int, ...]], None] | None = None
@@ -90,6 +96,8 @@ class ReplicaManager:
     def apply(self, image: MetadataImage, changes: Changes, mono_ms: int) -> None:
         """Make this broker's partitions what `image` says; `changes` says where to look."""
         self.image = image
+        many = [*(topic.partitions for topic in changes.removed_topics.values()), *changes.partitions.values()]
+        self._change_size = ELSEWHERE if sum(map(len, many)) > MADE_IN_LINE else 0
         for topic in changes.removed_topics.values():
             self._remove(topic)
         if any(kind == ResourceType.BROKER for kind, _ in changes.configs):
@@ -103,6 +111,7 @@ class ReplicaManager:
             topic = image.topics_by_id[topic_id]
             for index in sorted(indexes):
                 self._place(topic, index, topic.partitions[index], mono_ms)
+        self._change_size = 0
 
     def _place(self, topic: TopicImage, index: int, state: PartitionState, mono_ms: int) -> None:
         key = (topic.name, index)
@@ -138,6 +147,9 @@ class ReplicaManager:
             for directory in list(self._log_manager.directories):
                 if error.path.startswith(f"{directory}/"):
                     self.directory_failed(directory, error)
+            return None
+        if log.is_offline:  # making it has failed already
+            self._failed.add(key)
             return None
         partition = Partition(log, self.broker_id, self._purgatory.wake, self.sync)
         self._failed.discard(key)
@@ -316,7 +328,9 @@ class ReplicaManager:
     def _acknowledge(self, partition: Partition, info: AppendInfo, acks: int, done: Done) -> None:
         """The records are in the log: say so when they are as safe as `acks` wants."""
         if not partition.is_leader:  # who leads now may cut them off
-            done(ErrorCode.NOT_LEADER_OR_FOLLOWER, None, None)
+            done(
+                ErrorCode.KAFKA_STORAGE_ERROR if partition.is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER, None, None
+            )
             return
         end_offset = info.last_offset + 1
         verdict = partition.acknowledged(acks, end_offset)
@@ -397,8 +411,15 @@ class ReplicaManager:
             waiting.append(then)
             return
         self._reading[blocked] = [then]
-        log = partition.log
-        self._worker.read(log.directory, blocked.run, lambda error: self._was_read(log, blocked, error))
+        log, worker = partition.log, self._worker
+
+        def read(_: StorageError | None = None) -> None:
+            worker.read(log.directory, blocked.run, lambda error: self._was_read(log, blocked, error))
+
+        if log.is_changing:  # what is to be read may have to be written first
+            worker.write(log.directory, 0, _nothing, read)
+        else:
+            read()
 
     def _was_read(self, log: Log, blocked: WouldBlock[Any], error: StorageError | None) -> None:
         if error is None:
@@ -437,6 +458,14 @@ class ReplicaManager:
             self.on_isr_wanted(partition, isr)
 
     # ------------------------------------------------------------ news from storage
+    def _change_later(self, directory: str, change: Change) -> None:
+        """Change files in the order of the writes to their directory (rule 2)."""
+        self._worker.write(directory, self._change_size, change, partial(self._changed, directory))
+
+    def _changed(self, directory: str, error: StorageError | None) -> None:
+        if error is not None:
+            self.directory_failed(directory, error)
+
     def log_start_moved(self, topic: str, index: int) -> None:
         """Retention, or somebody's wish, has deleted the oldest records of a partition."""
         partition = self.partitions.get((topic, index))
@@ -467,3 +496,7 @@ class ReplicaManager:
                     self.on_leadership(partition)
         if is_news and self.on_directory_failed is not None:
             self.on_directory_failed(directory, error)
+
+
+def _nothing() -> None:
+    """Only its turn is waited for."""

@@ -202,7 +202,7 @@ class Log:
         engine, self._epochs, self._producers, self._snapshots, self._log_start_offset = parts
         self._appends = Appends(self.name, parts, self.config)
         self._engine = engine
-        engine.later = self._snapshots.later = self._change_later
+        engine.later = self._snapshots.later = self.change
         self._is_clean = True
         self.high_watermark = self._high_watermark
         if self._epoch_to_assign != UNDEFINED:
@@ -210,7 +210,14 @@ class Log:
             self._epoch_to_assign = UNDEFINED
         return engine
 
-    def _change_later(self, change: Change) -> None:
+    @property
+    def is_changing(self) -> bool:
+        """Whether changes of its files are still to be made."""
+        return bool(self._pending)
+
+    def change(self, change: Change) -> None:
+        """Make a change of its files, now or later (changes.py)."""
+
         def unless_offline() -> None:
             try:
                 if not self.is_offline:  # else the directory failed, or the log was deleted meanwhile

@@ -10,7 +10,8 @@ RULES    1. The clean-shutdown marker is read, then deleted durably before anyth
          3. A log directory whose disk fails goes offline for good, alone: its logs refuse every use, nothing is
             written there any more, and none of its partitions is made anew elsewhere.
          4. A partition's directory that carries another topic id belongs to a topic that is gone: it is set aside.
-         5. Deleting is renaming; the files go after `file.delete.delay.ms`, as closed work.
+         5. Deleting is renaming; the files go after `file.delete.delay.ms`, as closed work. Directories are made and
+            renamed through `later` (changes.py): until then nobody looks into them.
          6. What takes long comes in steps (an iterator, one log a step) or as closed work for a thread.
 NOT HERE One log (log.py), meta.properties (replication/formatting.py), when to call what (broker/server.py).
          Why recovery may wait: docs/decisions/0005-recovery-on-first-use.md
@@ -20,8 +21,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
+from storage.changes import Change
 from storage.checkpoints import (
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -117,6 +120,8 @@ class LogManager:
         self._lost: set[TopicPartition] = set()
         self._lost_unseen = False
         self._dying: list[tuple[int | None, int, str]] = []  # from when, after which delay, path
+        self.later: Callable[[str, Change], None] = lambda _, change: change()
+        """Makes changes of the files in a log directory: at once, unless it is set."""
 
     def _segments(self, directory: str, config: LogConfig) -> Engine:
         return SegmentEngine(self._disk, directory, config, self._jitter)
@@ -168,6 +173,7 @@ class LogManager:
                 known=known,
                 is_clean=directory.was_clean,
             )
+            log.later = partial(self._change, path)
             self.logs[key] = directory.logs[key] = log
 
     def _take_marker(self, directory: LogDirectory) -> None:
@@ -267,8 +273,13 @@ class LogManager:
             )
         home = self._home(directory)
         log = Log(self._disk, self.engine_factory, home.path, topic, partition, config, topic_id=topic_id, is_new=True)
-        make(self._disk, log.path, topic_id)
+        log.later = partial(self._change, home.path)
         self.logs[key] = home.logs[key] = log
+        try:
+            log.change(partial(make, self._disk, log.path, topic_id))
+        except StorageError:
+            del self.logs[key], home.logs[key]
+            raise
         return log
 
     def _home(self, directory: str | None) -> LogDirectory:
@@ -298,8 +309,15 @@ class LogManager:
         log.delete()
         del self.logs[key], home.logs[key]
         path = f"{log.directory}/{aside_name(log.topic, log.partition, self._random_bytes(16), suffix)}"
-        self._disk.rename(log.path, path)
+        self._change(log.directory, partial(self._rename, log.path, path))
         return path
+
+    def _rename(self, source: str, target: str) -> None:
+        if self._disk.exists(source):  # else it was taken away before it was made
+            self._disk.rename(source, target)
+
+    def _change(self, directory: str, change: Change) -> None:
+        self.later(directory, change)
 
     def truncate(self, log: Log, offset: int) -> bool:
         """Cut a log, and write the recovery points, which must not lie in what is going to be appended there."""
@@ -333,7 +351,7 @@ class LogManager:
     def retain(self, wall_ms: int) -> Iterator[Log]:
         """Drop what has expired, one log a step; a log that was not open is closed again."""
         for log in list(self.logs.values()):
-            if log.is_offline or not log.is_retention_due(wall_ms):
+            if log.is_offline or log.is_changing or not log.is_retention_due(wall_ms):
                 continue
             was_open = log.is_open
             try:
@@ -344,27 +362,24 @@ class LogManager:
                 self.go_offline(log.directory, error)
             yield log
 
-    def deletions(self, wall_ms: int) -> Work | None:
-        """Closed work that removes the files and directories whose time has come."""
-        files: list[str] = []
+    def deletions(self, wall_ms: int) -> list[tuple[str, Work]]:
+        """Closed work, for each log directory, that removes the files and directories whose time has come.
+
+        It is to be begun when the changes are made that were handed to `later` before.
+        """
+        found: dict[str, tuple[list[list[str]], list[str]]] = {}
         for log in self.logs.values():
             if log.doomed:
-                files += [path for due_ms, paths in log.doomed if due_ms <= wall_ms for path in paths]
+                files = [paths for due_ms, paths in log.doomed if due_ms <= wall_ms]
+                if files:
+                    found.setdefault(log.directory, ([], []))[0].extend(files)
                 log.doomed = [entry for entry in log.doomed if entry[0] > wall_ms]
         begun = [(wall_ms if since is None else since, delay_ms, path) for since, delay_ms, path in self._dying]
         self._dying = [entry for entry in begun if entry[0] + entry[1] > wall_ms]
-        directories = [path for since, delay_ms, path in begun if since + delay_ms <= wall_ms]
-        if not files and not directories:
-            return None
-        disk = self._disk
-
-        def run() -> None:
-            for path in files:
-                disk.unlink(path, missing_ok=True)
-            for path in directories:
-                disk.remove_tree(path)
-
-        return run
+        for since, delay_ms, path in begun:
+            if since + delay_ms <= wall_ms:
+                found.setdefault(path.rpartition("/")[0], ([], []))[1].append(path)
+        return [(directory, partial(_remove, self._disk, *what)) for directory, what in found.items()]
 
     def close_idle(self) -> None:
         """Let go of descriptors that were not used since the last call."""
@@ -409,6 +424,14 @@ class LogManager:
             return
         directory.written[RECOVERY_POINTS] = points
         write_offsets(self._disk, f"{path}/{RECOVERY_POINTS}", points)
+
+
+def _remove(disk: Disk, files: list[list[str]], directories: list[str]) -> None:
+    for paths in files:
+        for path in paths:
+            disk.unlink(path, missing_ok=True)
+    for path in directories:
+        disk.remove_tree(path)
 
 
 def _close_all(disk: Disk, directory: LogDirectory) -> None:

@@ -60,7 +60,7 @@ class HeldWorker:
     def read(self, directory: str, run: Run, done: Done) -> None:
         raise AssertionError("the metadata log is open")
 
-    def background(self, run: Run, done: Done) -> None:
+    def background(self, directory: str, run: Run, done: Done) -> None:
         raise AssertionError("nothing of the metadata log is in no hurry")
 
     def sync(self, directory: str, run: Run, done: Done) -> None:

@@ -363,15 +363,14 @@ def test_deleting_renames_at_once_and_removes_later(tmp_path: Path) -> None:
     manager.delete(log)
     assert manager.get("t", 0) is None
     (dying,) = tmp_path.glob("t-0.*-delete")
-    assert manager.deletions(NOW_MS) is None
+    assert not manager.deletions(NOW_MS)
     assert append(created(manager), "new") == 0
-    assert manager.deletions(NOW_MS + 999) is None
-    work = manager.deletions(NOW_MS + 1000)
-    assert work is not None
+    assert not manager.deletions(NOW_MS + 999)
+    ((_, work),) = manager.deletions(NOW_MS + 1000)
     assert dying.exists()
     work()
     assert not dying.exists()
-    assert manager.deletions(NOW_MS * 2) is None
+    assert not manager.deletions(NOW_MS * 2)
 
 
 def test_what_was_dying_at_the_last_stop_goes_at_the_start(tmp_path: Path) -> None:
@@ -382,8 +381,7 @@ def test_what_was_dying_at_the_last_stop_goes_at_the_start(tmp_path: Path) -> No
     manager.delete(log)
     manager = started(tmp_path)
     assert manager.logs == {}
-    work = manager.deletions(NOW_MS)
-    assert work is not None
+    ((_, work),) = manager.deletions(NOW_MS)
     work()
     assert not list(tmp_path.glob("t-0*"))
 
@@ -398,12 +396,11 @@ def test_files_of_trimmed_segments_are_removed_later(tmp_path: Path) -> None:
     log.trim(4, NOW_MS)
     doomed = list((tmp_path / "t-0").glob("*.deleted"))
     assert doomed
-    assert manager.deletions(NOW_MS + 999) is None
-    work = manager.deletions(NOW_MS + 1000)
-    assert work is not None
+    assert not manager.deletions(NOW_MS + 999)
+    ((_, work),) = manager.deletions(NOW_MS + 1000)
     work()
     assert not list((tmp_path / "t-0").glob("*.deleted"))
-    assert manager.deletions(NOW_MS * 2) is None
+    assert not manager.deletions(NOW_MS * 2)
 
 
 # ---- from time to time -----------------------------------------------------------------------------------

@@ -8,14 +8,16 @@ RULES    1. Every start begins a new leader epoch: quorum-state is durable befor
          3. A record is committed when a sync has covered it; the callbacks come in the order of the appends. At
             most one sync is under way: what comes meanwhile is covered by the next (group commit).
          4. A failed write or sync is final: nothing is committed after it, `on_failed` is told, the node must stop.
-         5. At the start the whole log is checked and cut at the first batch that is not whole: whatever was
-            committed had been synced.
+         5. At the start the newest snapshot is loaded, and the log behind it is checked, cut at the first batch that is
+            not whole (whatever was committed had been synced), and replayed. A log that ends before the snapshot, for
+            it was lost, begins anew where the snapshot ends.
          6. Records of a transaction count when its end is there; one that never ended is void.
-NOT HERE What to write (`controller/`); other voters and observers.
+NOT HERE What to write (`controller/`); when a snapshot is taken (`metadata_snapshots.py`); other voters and observers.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -35,22 +37,20 @@ from replication.formatting import (
 from replication.image import METADATA_VERSION, MetadataImage
 from replication.metadata_records import (
     MAX_BATCH_BYTES,
-    ZERO_SNAPSHOT,
     MetadataBatch,
-    SnapshotName,
     UnreadableMetadata,
     Versioned,
     control_records,
     data_batches,
     read_batches,
     read_snapshot,
-    snapshot_name,
 )
+from replication.snapshot_files import SnapshotFiles
 from replication.work import Worker
 from storage.checkpoints import PARTITION_METADATA, write_topic_id
 from storage.disk import Disk, StorageError
 from storage.engine import EngineFactory
-from storage.log import Log, PreparedAppend
+from storage.log import Checkpoint, Log, PreparedAppend
 from storage.log_config import LogConfig
 from storage.validation import Origin
 
@@ -58,7 +58,11 @@ METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = (1).to_bytes(16, "big")
 SUPPORTED_METADATA_VERSIONS = (17, 30)
 """From 3.7-IV2, which names log directories by id, to 4.3-IV0."""
+METADATA_LOG_CONFIG = LogConfig(
+    max_message_bytes=MAX_BATCH_BYTES, retention_ms=-1, cleanup_policy=frozenset({"delete"})
+)
 _READ_BYTES = 1024 * 1024
+_log = logging.getLogger("barnabas.metadata")
 
 Committed = Callable[[], None]
 
@@ -71,10 +75,10 @@ class MetadataLog:
     ) -> None:
         self._log = log
         self._worker = worker
-        self._voter = voter
-        self._waiting: deque[tuple[int, Committed]] = deque()
+        self._waiting: deque[tuple[int, int, Committed]] = deque()
         self._is_syncing = False
         self._next_offset = log.log_end_offset
+        self.voter = voter
         self.epoch = epoch
         self.image = image
         """As of the log's end at the start; the controller goes on from here."""
@@ -84,6 +88,13 @@ class MetadataLog:
         self.has_open_transaction = False
         """Whether the log ends inside a transaction, which has to be aborted first."""
         self.on_failed: Callable[[StorageError], None] | None = None
+        self.snapshots: SnapshotFiles
+        self.snapshot_ms = 0
+        """Up to when the snapshot goes that was loaded at the start."""
+        self.bytes_behind = 0
+        """Written since the newest snapshot."""
+        self.committed_ms = 0
+        """When the last committed record was written."""
 
     @property
     def next_offset(self) -> int:
@@ -95,8 +106,8 @@ class MetadataLog:
         voters = [stored.LeaderChangeVoter(voter_id=node_id)]
         leader = stored.LeaderChangeMessage(leader_id=node_id, voters=voters, granting_voters=voters)
         messages: list[tuple[ControlType, Message]] = [(ControlType.LEADER_CHANGE, leader)]
-        if self.next_offset == 0 and self._voter is not None:
-            messages += voter_records(self._voter)
+        if self.next_offset == 0 and self.voter is not None:
+            messages += voter_records(self.voter)
         batch = control_records(messages, base_offset=self.next_offset, leader_epoch=self.epoch, timestamp_ms=wall_ms)
         return self._append([batch], wall_ms, committed)
 
@@ -114,6 +125,41 @@ class MetadataLog:
         assert not is_atomic or len(batches) == 1, "what must be seen whole fits into one batch"
         return self._append(batches, wall_ms, committed)
 
+    @property
+    def directory(self) -> str:
+        """The log directory that it lies in."""
+        return self._log.directory
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return self._log.size_bytes
+
+    def begin_segment(self, wall_ms: int, *, at_least: int) -> None:
+        """Go on in a new segment when the present one has so many bytes and nothing is being written."""
+        segment = self._log.open().segments()[-1]
+        if segment.size < at_least or self._log.log_end_offset < self._next_offset or self.is_failed:
+            return
+        try:
+            self._log.roll(wall_ms)
+        except StorageError as error:
+            self._fail(error)
+
+    def trim(self, offset: int, wall_ms: int) -> None:
+        """Drop the segments wholly before `offset`: a snapshot stands for them."""
+        if self.is_failed:
+            return
+        try:
+            self._log.trim(offset, wall_ms)
+        except StorageError as error:
+            self._fail(error)
+
+    def take_doomed(self, wall_ms: int) -> list[str]:
+        """Files of dropped segments that may be removed now."""
+        doomed = self._log.doomed
+        self._log.doomed = [entry for entry in doomed if entry[0] > wall_ms]
+        return [path for due_ms, paths in doomed if due_ms <= wall_ms for path in paths]
+
     def close(self) -> None:
         """Let the files go; what was committed is durable already."""
         if not self.is_failed:
@@ -125,9 +171,10 @@ class MetadataLog:
         for batch in batches:
             prepared = log.prepare(batch, leader_epoch=self.epoch, wall_ms=wall_ms, origin=Origin.RAFT_LEADER)
             self._next_offset = prepared.end_offset
+            self.bytes_behind += prepared.size
             work.append(prepared)
         last_offset = self._next_offset - 1
-        self._waiting.append((self._next_offset, committed))
+        self._waiting.append((self._next_offset, wall_ms, committed))
         for prepared in work:
             self._worker.write(
                 log.directory,
@@ -168,7 +215,8 @@ class MetadataLog:
         self._log.high_watermark = end_offset
         waiting = self._waiting
         while waiting and waiting[0][0] <= end_offset:
-            waiting.popleft()[1]()
+            _, self.committed_ms, committed = waiting.popleft()
+            committed()
         self._sync_what_is_whole()
 
     def _fail(self, error: StorageError) -> None:
@@ -182,8 +230,16 @@ class MetadataLog:
 # ---- the start -------------------------------------------------------------------------------------------
 
 
-def open_metadata_log(disk: Disk, engine_factory: EngineFactory, identity: Identity, worker: Worker) -> MetadataLog:
+def open_metadata_log(
+    disk: Disk,
+    engine_factory: EngineFactory,
+    identity: Identity,
+    worker: Worker,
+    config: LogConfig = METADATA_LOG_CONFIG,
+) -> MetadataLog:
     """Recover and replay the log, and make the next leader epoch durable; writes no record yet.
+
+    `config` says how large and how old segments get.
 
     Raises:
         UnreadableMetadata: somebody wrote what this node does not understand.
@@ -194,27 +250,30 @@ def open_metadata_log(disk: Disk, engine_factory: EngineFactory, identity: Ident
     disk.make_dirs(path)
     if not disk.exists(f"{path}/{PARTITION_METADATA}"):
         write_topic_id(disk, f"{path}/{PARTITION_METADATA}", METADATA_TOPIC_ID, sync=False)
-    name, control, data = _newest_snapshot(disk, path)
+    bases = [int(file[:20]) for file in disk.listdir(path) if file.endswith(".log")]
+    log_bytes = sum([disk.size(f"{path}/{base:020d}.log") for base in bases])
+    snapshots = SnapshotFiles(disk, path)
+    name, snapshot = snapshots.load(min(bases, default=0), log_bytes)
     log = Log(
         disk,
         engine_factory,
         identity.metadata_directory,
         METADATA_TOPIC,
         0,
-        LogConfig(max_message_bytes=MAX_BATCH_BYTES, retention_ms=-1, cleanup_policy=frozenset({"delete"})),
+        config,
+        known=Checkpoint(recovery_point=name.end_offset),
         topic_id=METADATA_TOPIC_ID,
         is_clean=False,
-        is_new=not any(file.endswith(".log") for file in disk.listdir(path)),
+        is_new=not bases,
     )
     log.open()
     if log.log_end_offset < name.end_offset:
-        raise UnreadableMetadata(
-            f"The metadata log in {path} ends at {log.log_end_offset}, before its snapshot's end {name.end_offset}."
-        )
+        _log.warning("the metadata log is lost from %d on; going on behind %s", log.log_end_offset, name)
+        log.truncate_fully(name.end_offset)
     image = MetadataImage(identity.cluster_id)
-    if data or name.end_offset:
-        image, _ = image.apply(data, offset=name.end_offset - 1, epoch=name.leader_epoch)
-    replay = _Replay(image, _voter_in(control))
+    if snapshot.data or name.end_offset:
+        image, _ = image.apply(snapshot.data, offset=name.end_offset - 1, epoch=name.leader_epoch)
+    replay = _Replay(image, _voter_in(snapshot.control), snapshot.last_contained_ms)
     for batch in _batches(log, name.end_offset):
         replay.take(batch)
     image = replay.finish()
@@ -224,18 +283,13 @@ def open_metadata_log(disk: Disk, engine_factory: EngineFactory, identity: Ident
     epoch = max(image.epoch, 0 if state is None else state.leader_epoch) + 1
     write_quorum_state(disk, path, QuorumState(epoch, identity.node_id))
     opened = MetadataLog(log, worker, epoch=epoch, image=image, voter=replay.voter)
+    snapshots.tidy()
+    opened.snapshots = snapshots
+    opened.snapshot_ms = snapshot.last_contained_ms
+    opened.bytes_behind, opened.committed_ms = replay.size, replay.timestamp_ms
     opened.has_open_transaction = replay.is_in_transaction
     opened.bootstrap = bootstrap
     return opened
-
-
-def _newest_snapshot(disk: Disk, path: str) -> tuple[SnapshotName, list[Message], list[Message]]:
-    names = [name for file in disk.listdir(path) if (name := snapshot_name(file)) is not None]
-    if not names:
-        return ZERO_SNAPSHOT, [], []
-    newest = max(names)
-    file_path = f"{path}/{newest}"
-    return newest, *read_snapshot(disk.read(file_path), file_path)
 
 
 def _batches(log: Log, offset: int) -> Iterable[MetadataBatch]:
@@ -247,8 +301,7 @@ def _batches(log: Log, offset: int) -> Iterable[MetadataBatch]:
 
 def _bootstrap_records(disk: Disk, directory: str) -> list[Versioned]:
     path = f"{directory}/{BOOTSTRAP_CHECKPOINT}"
-    _, data = read_snapshot(disk.read(path), path)
-    return [(record, 0) for record in data]
+    return [(record, 0) for record in read_snapshot(disk.read(path), path).data]
 
 
 def _voter_in(control: Iterable[Message]) -> stored.VotersVoter | None:
@@ -280,12 +333,14 @@ def _check_metadata_version(image: MetadataImage, bootstrap: Iterable[Versioned]
 class _Replay:
     """Batches to an image: all records are applied at once, so that nothing is copied twice."""
 
-    def __init__(self, image: MetadataImage, voter: stored.VotersVoter | None) -> None:
+    def __init__(self, image: MetadataImage, voter: stored.VotersVoter | None, timestamp_ms: int) -> None:
         self._image = image
         self._records: list[Message] = []
         self._begun_at: int | None = None
         self._last = (image.offset, image.epoch, image.leader_id)
         self.voter = voter
+        self.timestamp_ms = timestamp_ms
+        self.size = 0
 
     @property
     def is_in_transaction(self) -> bool:
@@ -293,6 +348,8 @@ class _Replay:
 
     def take(self, batch: MetadataBatch) -> None:
         leader_id = self._last[2]
+        self.timestamp_ms = batch.timestamp_ms
+        self.size += batch.size
         if batch.is_control:
             self.voter = _voter_in(batch.messages) or self.voter
             for message in batch.messages:

@@ -14,7 +14,8 @@ NOT HERE What the records mean (`image.py`), where they are kept (`metadata_log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from protocol.codec import Decoder, decoder, encode, encoder
@@ -36,6 +37,9 @@ from protocol.schema import Message
 FRAME_VERSION = 1
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 """Apache Kafka's limit for one batch of this log."""
+
+SNAPSHOT_BATCH_RECORDS = 64
+"""In one batch of a snapshot: what is encoded at a stretch."""
 
 _MAX_RECORD_OVERHEAD = 32
 """More than length, attributes, timestamp, offset, key and header count of a record ever take."""
@@ -92,6 +96,10 @@ class UnreadableMetadata(Exception):
     """A metadata log or snapshot that this node cannot follow; the message is a sentence."""
 
 
+class CorruptMetadata(UnreadableMetadata):
+    """Bytes that were damaged or never written to their end, so that nobody knows what they said."""
+
+
 class MetadataBatch(NamedTuple):
     """One batch, decoded: either data or control messages."""
 
@@ -100,6 +108,8 @@ class MetadataBatch(NamedTuple):
     leader_epoch: int
     is_control: bool
     messages: list[Message]
+    timestamp_ms: int
+    size: int
 
 
 _prefixes: dict[tuple[type[Message], int], bytes] = {}
@@ -204,24 +214,33 @@ def read_batches(buffer: Buffer) -> list[MetadataBatch]:
     """Every whole batch of a buffer, decoded.
 
     Raises:
-        UnreadableMetadata: a batch is corrupt or holds what is not known here.
+        CorruptMetadata: a batch is corrupt.
+        UnreadableMetadata: a batch holds what is not known here.
     """
     try:
         return [_read_batch(buffer, position, header) for position, header in headers(buffer)]
     except KafkaError as error:
-        raise UnreadableMetadata(f"a batch of the metadata log is corrupt: {error}") from None
+        raise CorruptMetadata(f"a batch of the metadata log is corrupt: {error}") from None
 
 
 def _read_batch(buffer: Buffer, position: int, header: BatchHeader) -> MetadataBatch:
     if not crc_is_valid(buffer, position, header):
-        raise UnreadableMetadata(f"the batch at offset {header.base_offset} of the metadata log is corrupt")
+        raise CorruptMetadata(f"the batch at offset {header.base_offset} of the metadata log is corrupt")
     found = records(buffer, position, header, max_bytes=MAX_BATCH_BYTES)
     read: Callable[[bytes | None], Message] = decode_record
     if header.is_control:
         messages = [_control_message(record.key, record.value) for record in found]
     else:
         messages = [read(record.value) for record in found]
-    return MetadataBatch(header.base_offset, header.last_offset, header.leader_epoch, header.is_control, messages)
+    return MetadataBatch(
+        header.base_offset,
+        header.last_offset,
+        header.leader_epoch,
+        header.is_control,
+        messages,
+        header.max_timestamp,
+        header.size,
+    )
 
 
 def _control_message(key: bytes | None, value: bytes | None) -> Message:
@@ -262,44 +281,80 @@ def snapshot_name(file_name: str) -> SnapshotName | None:
     return SnapshotName(int(offset), int(epoch)) if offset.isdigit() and epoch.isdigit() else None
 
 
+def snapshot_batches(
+    control: Sequence[tuple[ControlType, Message]],
+    data: Iterable[Versioned],
+    *,
+    leader_epoch: int,
+    timestamp_ms: int,
+    last_contained_ms: int,
+) -> Iterator[bytearray]:
+    """A snapshot file of some control messages and the data records, batch by batch."""
+    header = stored.SnapshotHeaderRecord(last_contained_log_timestamp=last_contained_ms)
+    first: list[tuple[ControlType, Message]] = [(ControlType.SNAPSHOT_HEADER, header), *control]
+    yield control_records(first, base_offset=0, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
+    offset = len(first)
+    records = iter(data)
+    while some := list(islice(records, SNAPSHOT_BATCH_RECORDS)):
+        yield from data_batches(
+            some,
+            base_offset=offset,
+            leader_epoch=leader_epoch,
+            timestamp_ms=timestamp_ms,
+            max_bytes=MAX_BATCH_BYTES,
+        )
+        offset += len(some)
+    footer = [(ControlType.SNAPSHOT_FOOTER, stored.SnapshotFooterRecord())]
+    yield control_records(footer, base_offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
+
+
 def snapshot(
     control: Sequence[tuple[ControlType, Message]],
-    data: Sequence[Versioned],
+    data: Iterable[Versioned],
     *,
     leader_epoch: int,
     timestamp_ms: int,
     last_contained_ms: int,
 ) -> bytes:
-    """A snapshot file of some control messages and the data records."""
-    header = stored.SnapshotHeaderRecord(last_contained_log_timestamp=last_contained_ms)
-    first: list[tuple[ControlType, Message]] = [(ControlType.SNAPSHOT_HEADER, header), *control]
-    out = control_records(first, base_offset=0, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
-    offset = len(first)
-    if data:
-        out += data_batch(data, base_offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
-        offset += len(data)
-    out += control_records(
-        [(ControlType.SNAPSHOT_FOOTER, stored.SnapshotFooterRecord())],
-        base_offset=offset,
-        leader_epoch=leader_epoch,
-        timestamp_ms=timestamp_ms,
+    """The same in one piece."""
+    return b"".join(
+        snapshot_batches(
+            control,
+            data,
+            leader_epoch=leader_epoch,
+            timestamp_ms=timestamp_ms,
+            last_contained_ms=last_contained_ms,
+        )
     )
-    return bytes(out)
 
 
-def read_snapshot(data: Buffer, path: str) -> tuple[list[Message], list[Message]]:
-    """The control messages between header and footer, and the data records.
+class Snapshot(NamedTuple):
+    """What a snapshot file holds."""
+
+    last_contained_ms: int
+    """When the last record that it stands for was written."""
+    control: list[Message]
+    """The control messages between header and footer."""
+    data: list[Message]
+
+
+def read_snapshot(data: Buffer, path: str) -> Snapshot:
+    """What a snapshot file holds.
 
     Raises:
-        UnreadableMetadata: it is corrupt or was not written to its end.
+        CorruptMetadata: it is damaged or was not written to its end.
+        UnreadableMetadata: it holds what is not known here.
     """
     try:
         batches = read_batches(data)
     except UnreadableMetadata as error:
-        raise UnreadableMetadata(f"the snapshot {path} cannot be read: {error}") from None
+        raise type(error)(f"the snapshot {path} cannot be read: {error}") from None
     control = [message for batch in batches if batch.is_control for message in batch.messages]
     first, last = (control[0], control[-1]) if control else (None, None)
-    if not isinstance(first, stored.SnapshotHeaderRecord) or not isinstance(last, stored.SnapshotFooterRecord):
-        raise UnreadableMetadata(f"the snapshot {path} is not whole: it lacks its header or its footer")
+    is_all = sum(batch.size for batch in batches) == len(data)
+    if not (
+        is_all and isinstance(first, stored.SnapshotHeaderRecord) and isinstance(last, stored.SnapshotFooterRecord)
+    ):
+        raise CorruptMetadata(f"the snapshot {path} is not whole: it lacks its header or its footer")
     found = [message for batch in batches if not batch.is_control for message in batch.messages]
-    return control[1:-1], found
+    return Snapshot(first.last_contained_log_timestamp, control[1:-1], found)

@@ -61,7 +61,7 @@ def without_times(data: bytes) -> list[tuple[object, ...]]:
 def test_checkpoints_are_kafka_s_byte_for_byte() -> None:
     """FORMAT: all but the times equals what Kafka 4.3.1 wrote."""
     assert without_times(bootstrap_checkpoint(WALL_MS)) == without_times(BOOTSTRAP_CHECKPOINT)
-    control, _ = read_snapshot(ZERO_CHECKPOINT, "z")
+    _, control, _ = read_snapshot(ZERO_CHECKPOINT, "z")
     voters = control[1]
     assert isinstance(voters, stored.VotersRecord)
     # The one time inside a record: when the header says the log ended.
@@ -78,7 +78,7 @@ def test_an_empty_directory_becomes_ours(tmp_path: Path) -> None:
         f"directory.id={uuid_text(directory_id)}\nversion=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAQ\n"
     )
     assert identify(Disk(), [str(tmp_path / "a")], node_id=1) == made
-    control, _ = read_snapshot(
+    _, control, _ = read_snapshot(
         (tmp_path / "a/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint").read_bytes(), "z"
     )
     voters = control[1]

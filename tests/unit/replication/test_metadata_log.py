@@ -218,13 +218,19 @@ def test_the_newest_snapshot_is_loaded_and_the_log_behind_it(tmp_path: Path) -> 
     assert world.log.epoch == 3
 
 
-def test_a_snapshot_beyond_the_log_s_end_is_refused(tmp_path: Path) -> None:
-    """Its records would get offsets that the snapshot has counted already."""
-    world = ControllerWorld(tmp_path)
-    data = snapshot([], [(METADATA_VERSION, 0)], leader_epoch=1, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
+def test_a_log_lost_before_its_snapshot_s_end_begins_anew_there(tmp_path: Path) -> None:
+    """Rule 5: the snapshot is the history, and what follows gets offsets that nobody had."""
+    world = prepared(tmp_path, batch(METADATA_VERSION, record("lost")[0]))
+    records = [(METADATA_VERSION, 0), record("a")]
+    data = snapshot([], records, leader_epoch=1, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
     (world.log_path.parent / str(SnapshotName(10, 1))).write_bytes(data)
-    with pytest.raises(UnreadableMetadata, match="ends at 0, before its snapshot's end 10"):
-        world.open()
+    world.start()
+    world.ask(CreateTopicsRequest(topics=[topic("b")]))
+    world.log.close()
+    assert not world.log_path.exists()
+    assert (world.log_path.parent / f"{10:020d}.log").exists()
+    again = ControllerWorld(tmp_path).start()
+    assert set(again.image.topics_by_name) == {"a", "b"}
 
 
 @pytest.mark.parametrize(

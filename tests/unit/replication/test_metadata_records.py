@@ -13,14 +13,17 @@ from protocol.schema import Message
 from replication import metadata_records
 from replication.metadata_records import (
     RECORD_TYPES,
+    SNAPSHOT_BATCH_RECORDS,
     SnapshotName,
     UnreadableMetadata,
+    Versioned,
     control_records,
     data_batch,
     decode_record,
     encode_record,
     read_batches,
     read_snapshot,
+    snapshot,
     snapshot_name,
 )
 from tests.unit.replication.kafka_bytes import BOOTSTRAP_CHECKPOINT, METADATA_LOG, ZERO_CHECKPOINT
@@ -119,11 +122,11 @@ def test_a_flipped_bit_is_found() -> None:
 
 def test_snapshots_of_kafka_are_read() -> None:
     """FORMAT of a snapshot: control records around, data inside."""
-    control, data = read_snapshot(BOOTSTRAP_CHECKPOINT, "b")
+    _, control, data = read_snapshot(BOOTSTRAP_CHECKPOINT, "b")
     assert control == []
     assert data[0] == stored.FeatureLevelRecord(name="metadata.version", feature_level=30)
     assert len(data) == 6
-    control, data = read_snapshot(ZERO_CHECKPOINT, "z")
+    _, control, data = read_snapshot(ZERO_CHECKPOINT, "z")
     assert data == []
     assert [type(message) for message in control] == [stored.KRaftVersionRecord, stored.VotersRecord]
 
@@ -135,6 +138,23 @@ def test_a_snapshot_without_its_end_is_refused() -> None:
         read_snapshot(BOOTSTRAP_CHECKPOINT[:position], "b")
     with pytest.raises(UnreadableMetadata, match="the snapshot b is not whole"):
         read_snapshot(b"", "b")
+
+
+def test_a_large_snapshot_is_many_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FORMAT of a snapshot: offsets count from 0 without a gap, and no batch is larger than the log's may be."""
+    records: list[Versioned] = [
+        (stored.ConfigRecord(resource_type=4, resource_name="", name=f"n{i}", value="v" * 100), 0) for i in range(1000)
+    ]
+    monkeypatch.setattr("replication.metadata_records.MAX_BATCH_BYTES", 5000)
+    written = snapshot([], records, leader_epoch=3, timestamp_ms=5, last_contained_ms=4)
+    batches = read_batches(written)
+    assert [b.base_offset for b in batches] == [0, *(b.last_offset + 1 for b in batches[:-1])]
+    assert {b.leader_epoch for b in batches} == {3}
+    assert 1000 / SNAPSHOT_BATCH_RECORDS < len(batches) - 2 < 100
+    assert max(b.size for b in batches) <= 5000
+    found = read_snapshot(written, "s")
+    assert found.data == [record for record, _ in records]
+    assert found.last_contained_ms == 4
 
 
 def test_snapshots_are_known_by_their_names() -> None:

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from broker.broker_settings import BROKER_SETTINGS
 from broker.unused_settings import unused_settings
+from replication.metadata_log import METADATA_LOG_CONFIG
+from replication.metadata_snapshots import SnapshotSettings
+from storage.log_config import LogConfig
 from storage.settings import BadSetting, Setting, Value, parse
 
 _log = logging.getLogger("barnabas.config")
@@ -131,6 +134,23 @@ class BrokerConfig:
             max_connections=self.number("max.connections"),
             max_connections_per_ip=self.number("max.connections.per.ip"),
             connections_max_idle_ms=self.number("connections.max.idle.ms"),
+        )
+
+    def metadata_log_config(self) -> LogConfig:
+        """What the metadata log obeys."""
+        return replace(
+            METADATA_LOG_CONFIG,
+            segment_bytes=self.number("metadata.log.segment.bytes"),
+            segment_ms=self.number("metadata.log.segment.ms"),
+        )
+
+    def snapshot_settings(self) -> SnapshotSettings:
+        """When snapshots of the metadata are taken and for how long they are kept."""
+        return SnapshotSettings(
+            bytes_between=self.number("metadata.log.max.record.bytes.between.snapshots"),
+            interval_ms=self.number("metadata.log.max.snapshot.interval.ms"),
+            retention_bytes=self.number("metadata.max.retention.bytes"),
+            retention_ms=self.number("metadata.max.retention.ms"),
         )
 
 

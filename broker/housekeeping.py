@@ -1,4 +1,4 @@
-"""What a broker does from time to time without being asked: flush, checkpoint, retain, delete, look at followers.
+"""What a broker does from time to time without being asked: flush, checkpoint, retain, delete, sum up, look at followers.
 
 RULES    1. Everything is a deadline of the one heap and is scheduled anew when it has run.
          2. What takes long is done log by log, a turn of the loop for each, or handed to the background thread.
@@ -16,7 +16,9 @@ from typing import Final
 from broker.config import BrokerConfig
 from broker.network.listener import Listener
 from broker.timer import SystemClock
+from replication.controller.controller import Controller
 from replication.deadlines import Deadlines
+from replication.metadata_snapshots import MetadataSnapshots
 from replication.replica_manager import ReplicaManager
 from replication.work import Run, Worker
 from storage.disk import StorageError
@@ -29,6 +31,9 @@ _FIRST_DELAY_MS: Final = 30_000
 _LONGEST_TICK_MS: Final = 5_000
 _SHORTEST_TICK_MS: Final = 100
 _CLOSE_IDLE_MS: Final = 60_000
+_LOOK_FOR_SNAPSHOT_MS: Final = 1_000
+_RETAIN_METADATA_MS: Final = 60_000
+_ENDED: Final = object()
 
 
 class Housekeeping:
@@ -40,6 +45,8 @@ class Housekeeping:
         config: BrokerConfig,
         log_manager: LogManager,
         replicas: ReplicaManager,
+        controller: Controller,
+        snapshots: MetadataSnapshots,
         worker: Worker,
         deadlines: Deadlines,
         clock: SystemClock,
@@ -48,6 +55,8 @@ class Housekeeping:
         self._config = config
         self._log_manager = log_manager
         self._replicas = replicas
+        self._controller = controller
+        self._snapshots = snapshots
         self._worker = worker
         self._deadlines = deadlines
         self._clock = clock
@@ -61,6 +70,8 @@ class Housekeeping:
         self._every(number("replica.lag.time.max.ms") // 2, self._check_isrs)
         self._every(number("producer.id.expiration.check.interval.ms"), self._expire_producers)
         self._every(_CLOSE_IDLE_MS, self._log_manager.close_idle)
+        self._every(_LOOK_FOR_SNAPSHOT_MS, self._look_for_snapshot)
+        self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._clock.wall_ms()))
         retention_ms = number("log.retention.check.interval.ms")
         self._after(min(_FIRST_DELAY_MS, retention_ms), lambda: self._retain(retention_ms))
         for listener in listeners:
@@ -122,6 +133,18 @@ class Housekeeping:
 
     def _expire_producers(self) -> None:
         self._log_manager.expire_producers(self._clock.wall_ms())
+
+    # ------------------------------------------------------------ metadata
+    def _look_for_snapshot(self) -> None:
+        image, wall_ms = self._controller.image, self._clock.wall_ms()
+        reason = self._snapshots.why_due(image, wall_ms)
+        if reason is not None:
+            _log.info("taking a snapshot of the metadata: %s", reason)
+            self._snapshot_next(self._snapshots.take(image, wall_ms))
+
+    def _snapshot_next(self, steps: Iterator[None]) -> None:
+        if not self._is_stopped and next(steps, _ENDED) is not _ENDED:
+            self._loop.call_soon(self._snapshot_next, steps)
 
     # ------------------------------------------------------------ peers
     def _check_isrs(self) -> None:

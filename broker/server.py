@@ -52,6 +52,7 @@ from replication.image import Changes, MetadataImage
 from replication.image import Endpoint as RegisteredEndpoint
 from replication.metadata_log import open_metadata_log
 from replication.metadata_records import UnreadableMetadata
+from replication.metadata_snapshots import MetadataSnapshots
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
 from storage.disk import Disk, Lock, StorageError
@@ -217,7 +218,9 @@ class Server:
         self._log_manager.load()
         for _ in self._log_manager.recover():
             pass
-        self._metadata_log = open_metadata_log(self._disk, self._log_manager.engine_factory, identity, self._worker)
+        self._metadata_log = open_metadata_log(
+            self._disk, self._log_manager.engine_factory, identity, self._worker, config.metadata_log_config()
+        )
         self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
         sessions = Sessions(self._deadlines, config.number("broker.session.timeout.ms"))
         sessions.on_silence = self._fell_silent
@@ -239,7 +242,15 @@ class Server:
         self._groups = group_runtime(config, self._replicas, self._deadlines, self._clock)
         self._controller.on_image = self._image_changed
         self._housekeeping = Housekeeping(
-            self._loop, config, self._log_manager, self._replicas, self._worker, self._deadlines, self._clock
+            self._loop,
+            config,
+            self._log_manager,
+            self._replicas,
+            self._controller,
+            MetadataSnapshots(self._disk, self._worker, self._metadata_log, config.snapshot_settings()),
+            self._worker,
+            self._deadlines,
+            self._clock,
         )
         wildcards = frozenset(
             e.name for e in config.listeners if e.is_wildcard and e.name not in config.advertised_listeners

@@ -121,13 +121,7 @@ log.dir.failure.timeout.ms LONG 30000
 log.initial.task.delay.ms LONG 30000
 max.connection.creation.rate INT 2147483647
 max.connections.per.ip.overrides STRING
-metadata.log.max.record.bytes.between.snapshots LONG 20971520
-metadata.log.max.snapshot.interval.ms LONG 3600000
-metadata.log.segment.bytes INT 1073741824
-metadata.log.segment.ms LONG 604800000
 metadata.max.idle.interval.ms INT 500
-metadata.max.retention.bytes LONG 104857600
-metadata.max.retention.ms LONG 604800000
 metric.reporters LIST org.apache.kafka.common.metrics.JmxReporter
 metrics.num.samples INT 2
 metrics.recording.level STRING INFO

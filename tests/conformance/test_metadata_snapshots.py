@@ -1,0 +1,167 @@
+"""Snapshots of the metadata, taken by Barnabas and by Apache Kafka, each read by the other (design D1)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from barnabas import Broker
+from protocol.messages import stored
+from protocol.schema import Message
+from replication.image import MetadataImage
+from replication.image_records import image_records
+from replication.metadata_records import (
+    SnapshotName,
+    read_batches,
+    read_snapshot,
+    snapshot_name,
+)
+from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
+from tests.support.waiting import until
+
+WAIT_S = 30
+_TRANSACTION = (stored.BeginTransactionRecord, stored.EndTransactionRecord, stored.AbortTransactionRecord)
+
+
+class Cluster:
+    """What is known of a cluster, and what a client can do about it."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def create(self, *names: str) -> None:
+        made = self.admin.create_topics([NewTopic(name, 2, config={"retention.ms": "70000"}) for name in names])
+        for future in made.values():
+            future.result(WAIT_S)
+
+    def change(self, prefix: str) -> None:
+        """A bit of everything that a client can change."""
+        names = [f"{prefix}-{number}" for number in range(12)]
+        self.create(*names)
+        self.admin.create_partitions([NewPartitions(names[0], 5)])[names[0]].result(WAIT_S)
+        for future in self.admin.delete_topics(names[6:]).values():
+            future.result(WAIT_S)
+        entries = [ConfigEntry("segment.ms", "3600000", incremental_operation=AlterConfigOpType.SET)]
+        broker = [ConfigEntry("log.retention.ms", "990000", incremental_operation=AlterConfigOpType.SET)]
+        for resource in (
+            ConfigResource(ResourceType.TOPIC, names[1], incremental_configs=entries),
+            ConfigResource(ResourceType.BROKER, "1", incremental_configs=broker),
+        ):
+            self.admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+
+    def check(self, *prefixes: str) -> None:
+        """All that `change` made for these prefixes, and no topic more but the cluster's own."""
+        topics = {
+            name: len(topic.partitions)
+            for name, topic in self.admin.list_topics(timeout=WAIT_S).topics.items()
+            if not name.startswith("__")
+        }
+        assert topics == {f"{prefix}-{n}": 2 if n else 5 for prefix in prefixes for n in range(6)}
+        for prefix in prefixes:
+            assert self._setting(ResourceType.TOPIC, f"{prefix}-1", "segment.ms") == "3600000"
+            assert self._setting(ResourceType.TOPIC, f"{prefix}-5", "retention.ms") == "70000"
+        assert self._setting(ResourceType.BROKER, "1", "log.retention.ms") == "990000"
+
+    def _setting(self, kind: ResourceType, name: str, key: str) -> str | None:
+        resource = ConfigResource(kind, name)
+        return self.admin.describe_configs([resource])[resource].result(WAIT_S)[key].value
+
+
+def snapshots(directory: Path) -> list[SnapshotName]:
+    """Those of a data directory that hold something, from the oldest on."""
+    names = filter(None, map(snapshot_name, os.listdir(directory / "__cluster_metadata-0")))
+    return sorted(name for name in names if name.end_offset)
+
+
+@needs_kafka
+def test_kafka_goes_on_from_a_snapshot_of_ours(tmp_path: Path) -> None:
+    """The log before it is gone: topics, partitions and settings are known from the snapshot alone; and back again."""
+    directory = tmp_path / "data"
+    metadata = directory / "__cluster_metadata-0"
+    often = {"metadata.log.max.record.bytes.between.snapshots": "1000", "metadata.max.retention.bytes": "1"}
+    with Broker(data_dir=directory, settings=often) as ours:
+        Cluster(ours.bootstrap).change("a")
+        until(lambda: snapshots(directory) and not (metadata / f"{0:020d}.log").exists(), "the log is trimmed")
+    newest = snapshots(directory)[-1]
+    dump = run_tool(
+        "org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", metadata / str(newest)
+    )
+    assert dump.returncode == 0, dump.stderr
+    for kind in ("SnapshotHeader", "KRaftVersion", "KRaftVoters", "TOPIC_RECORD", "CONFIG_RECORD", "SnapshotFooter"):
+        assert kind in dump.stdout, kind
+    with ApacheKafka(data_dir=directory) as kafka:
+        cluster = Cluster(kafka.bootstrap)
+        cluster.check("a")
+        cluster.change("b")
+    with Broker(data_dir=directory) as ours:
+        Cluster(ours.bootstrap).check("a", "b")
+
+
+@needs_kafka
+def test_we_go_on_from_a_snapshot_of_kafka_s(tmp_path: Path) -> None:
+    """Likewise the other way round; and from the same log we would have written the same snapshot."""
+    directory = tmp_path / "data"
+    metadata = directory / "__cluster_metadata-0"
+    often = {
+        "metadata.log.max.record.bytes.between.snapshots": 2000,
+        "internal.metadata.log.segment.bytes": 4000,
+    }
+    with ApacheKafka(often, data_dir=directory) as kafka:
+        Cluster(kafka.bootstrap).change("a")
+        until(lambda: snapshots(directory), "a snapshot")
+        Cluster(kafka.bootstrap).change("b")
+        before = snapshots(directory)[-1]
+        Cluster(kafka.bootstrap).create("z")
+        until(lambda: snapshots(directory)[-1] > before, "another snapshot")
+    newest = snapshots(directory)[-1]
+    found = read_snapshot((metadata / str(newest)).read_bytes(), str(newest))
+    assert Counter(_written(found.data)) == Counter(_written_from_the_log(metadata, newest))
+    _trim_as_kafka_does(metadata, newest)
+    with Broker(data_dir=directory) as ours:
+        cluster = Cluster(ours.bootstrap)
+        cluster.admin.delete_topics(["z"])["z"].result(WAIT_S)
+        cluster.check("a", "b")
+        cluster.change("c")
+    with ApacheKafka(data_dir=directory) as kafka:
+        Cluster(kafka.bootstrap).check("a", "b", "c")
+
+
+def _written(records: list[Message]) -> list[str]:
+    """The records as text, with the features of a broker in an order: Kafka's comes from a hash map."""
+    for record in records:
+        if isinstance(record, stored.RegisterBrokerRecord | stored.RegisterControllerRecord):
+            record.features.sort(key=lambda feature: feature.name)
+    return [repr(record) for record in records]
+
+
+def _written_from_the_log(metadata: Path, name: SnapshotName) -> list[str]:
+    """The records of the snapshot that we would take there."""
+    data = b"".join(path.read_bytes() for path in sorted(metadata.glob("*.log")))
+    batches = [batch for batch in read_batches(data) if not batch.is_control and batch.last_offset < name.end_offset]
+    seen = [message for batch in batches for message in batch.messages if not isinstance(message, _TRANSACTION)]
+    image, _ = MetadataImage("").apply(seen, offset=name.end_offset - 1, epoch=name.leader_epoch)
+    return _written([message for message, _ in image_records(image)])
+
+
+def _trim_as_kafka_does(metadata: Path, newest: SnapshotName) -> None:
+    """What its cleaner does a minute later: older snapshots go, and segments wholly before the newest."""
+    for name in (SnapshotName(0, 0), *snapshots(metadata.parent)[:-1]):
+        (metadata / str(name)).unlink()
+    segments = sorted(metadata.glob("*.log"))
+    for path, following in pairwise(segments):
+        if int(following.stem) <= newest.end_offset:
+            for sibling in metadata.glob(f"{path.stem}.*"):
+                sibling.unlink()
+    assert not (metadata / f"{0:020d}.log").exists(), "something was trimmed"

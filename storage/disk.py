@@ -27,6 +27,8 @@ from storage.residency import Residency
 
 Buffer = bytes | bytearray | memoryview
 
+_WANTED_BYTES = 256 * 1024  # of one wish to the kernel; of longer ones it may forget a part
+
 _locked: set[tuple[int, int]] = set()
 
 
@@ -123,9 +125,16 @@ class File:
         return Residency().cached_bytes(self._descriptor, position, length)
 
     def warm(self, position: int, length: int) -> None:
-        """Read these bytes into the page cache, and nowhere else; in any thread."""
+        """Read these bytes, and no others, into the page cache and nowhere else; in any thread.
+
+        From then on the kernel reads nothing ahead in this file: what it brought could not be told from what others use.
+        """
         end = position + length
         try:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+                for at in range(position, end, _WANTED_BYTES):
+                    os.posix_fadvise(self._descriptor, at, min(_WANTED_BYTES, end - at), os.POSIX_FADV_WILLNEED)
             while position < end:
                 count = os.sendfile(self._disk.nowhere(), self._descriptor, position, end - position)
                 if not count:

@@ -103,7 +103,7 @@ class Scan:
 
     def _warm(self, directory: str, file: File, position: int, length: int, ready: Ready) -> None:
         before, after = 0, 0
-        doomed = self._too_far_behind(length)
+        doomed = self._too_far_behind()
 
         def run() -> None:
             nonlocal before, after
@@ -127,10 +127,10 @@ class Scan:
 
         self._warmer.worker.read(directory, run, done)
 
-    def _too_far_behind(self, length: int) -> list[_Range]:
-        """What to give back when so much is going to be read (rule 4)."""
+    def _too_far_behind(self) -> list[_Range]:
+        """What to give back now that two stretches more are going to be read (rule 4)."""
         doomed: list[_Range] = []
-        while self._behind and self._behind_bytes + length > BEHIND_BYTES:
+        while self._behind and self._behind_bytes + 2 * STRETCH_BYTES > BEHIND_BYTES:
             doomed.append(self._behind.popleft())
             self._behind_bytes -= doomed[-1][2]
         return doomed

@@ -1,0 +1,95 @@
+"""Consumers of data that have left the page cache (seeds.md I5), on a real disk.
+
+RULES    1. Eviction is posix_fadvise DONTNEED from outside, also while the broker reads; residency is what the kernel says.
+         2. Nothing is timed here: `tests/benchmark` does that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas.embedded import Broker
+from protocol.messages.produce_fetch import FetchRequest
+from protocol.records import BatchBuilder, headers
+from storage.residency import Residency
+from tests.support.loading import create, fetch_request, load
+from tests.support.raw_client import RawClient
+
+MIB = 1 << 20
+VERSION = 11
+BATCHES = 40
+
+
+def batch_of(number: int) -> bytes:
+    """One record of nearly a MiB, told apart by its bytes."""
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000 + number, None, bytes([number]) * (MIB - 200))
+    return bytes(builder.build())
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with 40 MiB in segments of 8 MiB."""
+    with Broker(tmp_path_factory.mktemp("cold") / "data") as running:
+        with RawClient(running.bootstrap) as client:
+            create(client, "t", segment_bytes=8 * MIB)
+            load(client, "t", [batch_of(number) for number in range(BATCHES)])
+        yield running
+
+
+def files(broker: Broker) -> list[Path]:
+    """Logs and indexes of the topic."""
+    folder = broker.data_dir / "t-0"
+    return sorted(path for path in folder.iterdir() if path.suffix in {".log", ".index", ".timeindex"})
+
+
+def evict(broker: Broker) -> None:
+    """Make them cold."""
+    for path in files(broker):
+        descriptor = os.open(path, os.O_RDWR)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def scan(broker: Broker, before_each: Callable[[], None], max_bytes: int) -> bytes:
+    """All records from offset 0 on, answer by answer."""
+    found, offset = b"", 0
+    with RawClient(broker.bootstrap) as client:
+        while offset < BATCHES:
+            before_each()
+            request: FetchRequest = fetch_request(VERSION, {("t", b"", 0): offset}, max_bytes=max_bytes)
+            data = bytes(client.ask(request, VERSION).responses[0].partitions[0].records)
+            whole = headers(data)
+            assert whole, "every answer has a batch"
+            offset = whole[-1][1].next_offset
+            found += data[: whole[-1][0] + whole[-1][1].size]
+    return found
+
+
+@pytest.mark.parametrize("max_bytes", [MIB // 2, 3 * MIB, 50 * MIB])
+def test_a_scan_of_evicted_files_gets_every_byte(broker, max_bytes):
+    """I5: whatever is cold, at the start and again before every answer."""
+    stored = b"".join(path.read_bytes() for path in files(broker) if path.suffix == ".log")
+    assert len(headers(stored)) == BATCHES
+    evict(broker)
+    assert scan(broker, lambda: None, max_bytes) == stored
+    assert scan(broker, lambda: evict(broker), max_bytes) == stored
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the kernel cannot be asked")
+def test_a_scan_of_cold_data_does_not_fill_the_page_cache(broker):
+    """I5: it gives back behind itself what it has brought, so that hot data stay."""
+    evict(broker)
+    logs = [path for path in files(broker) if path.suffix == ".log"]
+    scan(broker, lambda: None, 50 * MIB)
+    cached = 0
+    for path in logs:
+        descriptor = os.open(path, os.O_RDONLY)
+        cached += Residency().cached_bytes(descriptor, 0, path.stat().st_size)
+        os.close(descriptor)
+    assert cached < BATCHES * MIB // 2

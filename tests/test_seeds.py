@@ -22,7 +22,7 @@ ROWS = (
     *(f"F{number}" for number in range(1, 12)),
     *("Z1", "Z2", "Z3", "Z4", "I1", "I2", "I3", "I5", "R4", "R6", "R7", "R8", "M1", "M4"),
 )
-OPEN = {"I5"}
+OPEN: set[str] = set()
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

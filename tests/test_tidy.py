@@ -65,7 +65,12 @@ BANS = (
     Ban("print", (*FLOORS, "barnabas"), "use the module's logger in the daemon, rich's console in the face", ()),
     Ban("open", ("protocol", "storage", "replication"), "go through storage/disk.py", ("storage/disk.py",)),
     *(
-        Ban(call, ("protocol", "storage", "replication"), "go through storage/disk.py", ("storage/disk.py",))
+        Ban(
+            call,
+            ("protocol", "storage", "replication"),
+            "go through storage/disk.py",
+            ("storage/disk.py", "storage/residency.py"),
+        )
         for call in (
             *("os.open", "os.pread", "os.preadv", "os.pwrite", "os.pwritev", "os.fsync", "os.fdatasync"),
             *("os.rename", "os.replace", "os.unlink", "os.remove", "os.mkdir", "os.makedirs", "os.listdir"),

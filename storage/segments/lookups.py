@@ -6,15 +6,29 @@ RULES    1. Who asks for an offset that is being looked up is handed the look-up
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocol.errors import KafkaError
 from storage.blocking import WouldBlock
+from storage.disk import File
+from storage.segments.indexes import OffsetIndex, TimeIndex, TransactionIndex
 
 _KEPT: Final = 64
 
 Place = tuple[int, int] | None
 """Position and size of a batch, if there is one."""
+
+
+class Opened(NamedTuple):
+    """What a copy of a segment has open."""
+
+    file: File | None
+    indexes: tuple[OffsetIndex, TimeIndex] | None
+    transactions: TransactionIndex | None
+    copied_size: int
+    """How large the segment was when it was copied, if its indexes were not open then."""
+    size: int
+    """Less than that where building the indexes anew found damage."""
 
 
 class Lookups:

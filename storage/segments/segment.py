@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from struct import Struct
-from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, BatchHeader, crc_is_valid, parse_header
@@ -37,7 +36,7 @@ from storage.disk import Disk, File, StorageError
 from storage.engine import BatchInfo, Buffer, Visit
 from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 from storage.segments.layout import DELETED, INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
-from storage.segments.lookups import Lookups, Place
+from storage.segments.lookups import Lookups, Opened, Place
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
@@ -58,18 +57,6 @@ _log = logging.getLogger("barnabas.storage")
 
 class _NotAtHand(Exception):
     """A header would have to be read from the disk."""
-
-
-class Opened(NamedTuple):
-    """What a copy of a segment has open."""
-
-    file: File | None
-    indexes: tuple[OffsetIndex, TimeIndex] | None
-    transactions: TransactionIndex | None
-    copied_size: int
-    """How large the segment was when it was copied, if its indexes were not open then."""
-    size: int
-    """Less than that where building the indexes anew found damage."""
 
 
 class Segment:

@@ -42,7 +42,8 @@ from storage.log_config import LogConfig
 from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP
 from storage.segments.layout import LOG, settle
-from storage.segments.segment import MAX_RELATIVE_OFFSET, Opened, Segment
+from storage.segments.lookups import Opened
+from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 
 _log = logging.getLogger("barnabas.storage")
 

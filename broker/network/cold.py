@@ -68,7 +68,7 @@ class Scan:
         self._warmer = warmer
         self._behind: deque[_Range] = deque()  # what we brought into the cache, the oldest first
         self._behind_bytes = 0
-        self._last: tuple[FileRegion, int] | None = None
+        self._last: tuple[str, int] | None = None  # path and position
 
     @staticmethod
     def is_at_hand(region: FileRegion, skip: int, limit: int) -> bool:
@@ -82,10 +82,10 @@ class Scan:
         assert isinstance(file, File)
         directory = os.path.dirname(os.path.dirname(file.path))
         position, left = region.position + skip, region.length - skip
-        if self._last == (region, skip) or self._warmer.is_without_cache(directory):
+        if self._last == (file.path, position) or self._warmer.is_without_cache(directory):
             self._hand_over(directory, file, position, min(left, HANDED_OVER_BYTES), ready)
             return
-        self._last = region, skip
+        self._last = file.path, position
         stretch = min(left, STRETCH_BYTES)
         self._warm(directory, file, position, stretch, ready)
         if left > stretch:

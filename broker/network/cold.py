@@ -74,7 +74,12 @@ class Scan:
     def is_at_hand(region: FileRegion, skip: int, limit: int) -> bool:
         """Whether sending this much of a region, from `skip` bytes into it, waits for nothing."""
         file = region.file
-        return not isinstance(file, File) or file.is_resident(region.position + skip, min(limit, region.length - skip))
+        if not isinstance(file, File):
+            return True
+        try:
+            return file.is_resident(region.position + skip, min(limit, region.length - skip))
+        except StorageError:
+            return False  # the thread will meet the error too, and knows whom to tell
 
     def fetch(self, region: FileRegion, skip: int, ready: Ready) -> None:
         """Have the stretch that begins `skip` bytes into a region read, and the one behind it too (rule 2)."""

@@ -152,6 +152,18 @@ def test_a_failing_disk_is_told(tmp_path):
     assert told == [(None, "Cannot read x.")]
 
 
+def test_a_disk_that_cannot_even_be_asked_is_left_to_the_thread(tmp_path, monkeypatch):
+    """It meets the error too, and takes the directory offline."""
+    rig = Rig(tmp_path, MIB)
+
+    def fail(*_):
+        raise StorageError("read", "x")
+
+    monkeypatch.setattr(type(rig.file), "is_resident", fail)
+    assert not rig.sender.send([rig.region()])
+    assert rig.sender.cold is not None
+
+
 @pytest.mark.parametrize("position", [0, 3 * MIB])
 def test_nothing_more_is_sent_before_the_disk_has_answered(tmp_path, position):
     """Parts leave in order."""

@@ -1,8 +1,10 @@
 """Sees the event loop stand still: how often, how long, and in which call (design D6).
 
-RULES    1. While requests are served, a thread of its own asks the loop every few milliseconds for a sign of life. What
-            comes later than STALL_S is a stall; the stack of the loop's thread is taken while it lasts.
-         2. A stall counts from the question to the sign: a little less than it lasted, and never more.
+RULES    1. While requests are served, a thread of its own asks the loop every STALL_S for a sign of life. What comes
+            later than STALL_S is a stall; the stack of the loop's thread is taken while it lasts. Asking more often
+            would be felt: each time the thread takes the interpreter away from the loop for a moment.
+         2. A stall counts from the question to the sign: up to STALL_S less than it lasted, and never more. So each
+            of twice STALL_S and more is seen.
          3. Without requests the thread sleeps, and nothing wakes up: whoever serves a request tests `is_parked` and
             calls `wake`, nothing else.
          4. At most one log line every few seconds, about all stalls since the line before, and one at the end.
@@ -17,14 +19,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Event, Lock, Semaphore, Thread, get_ident
+from threading import Event, Semaphore, Thread, get_ident
 from types import FrameType
 from typing import Final, NamedTuple
 
 _log = logging.getLogger("barnabas.watchdog")
 
 STALL_S: Final = 0.020
-ASK_EVERY_S: Final = 0.005
 AWAKE_S: Final = 0.1
 """So long the thread looks after it was woken."""
 SAY_EVERY_S: Final = 2.0
@@ -101,8 +102,7 @@ class Watchdog:
         """Whether `wake` has to be called when there is something to look at."""
         self._stopping = Event()
         self._bell = Semaphore(0)
-        self._answered = Lock()
-        self._answered.acquire()
+        self._answered = Event()
         self._answered_s = 0.0
         self._loop_thread = 0
         self._loop_clock = 0
@@ -134,7 +134,6 @@ class Watchdog:
             awake_until_s = time.monotonic() + AWAKE_S
             while not self._stopping.is_set() and time.monotonic() < awake_until_s:
                 self._ask()
-                self._stopping.wait(ASK_EVERY_S)
             self._park()
 
     def _park(self) -> None:
@@ -146,15 +145,17 @@ class Watchdog:
 
     def _ask(self) -> None:
         cpu_s, asked_s = time.clock_gettime(self._loop_clock), time.monotonic()
+        self._answered.clear()
         try:
             self._loop.call_soon_threadsafe(self._sign_of_life)
         except RuntimeError:  # the loop was closed
             self._stopping.set()
             return
         stack = _UNSEEN
-        if not self._answered.acquire(timeout=STALL_S):
+        self._stopping.wait(STALL_S)
+        if not self._answered.is_set():
             stack = describe(sys._current_frames().get(self._loop_thread))  # noqa: SLF001  # there is no other way
-            self._answered.acquire()
+            self._answered.wait()
         seconds = self._answered_s - asked_s
         if seconds >= STALL_S and not self._stopping.is_set():
             cpu_s = time.clock_gettime(self._loop_clock) - cpu_s
@@ -162,8 +163,7 @@ class Watchdog:
 
     def _sign_of_life(self) -> None:
         self._answered_s = time.monotonic()
-        if self._answered.locked():
-            self._answered.release()
+        self._answered.set()
 
 
 def describe(frame: FrameType | None) -> str:

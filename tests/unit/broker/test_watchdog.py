@@ -37,7 +37,7 @@ def test_a_stall_is_counted_with_the_call_it_was_in(loop: asyncio.AbstractEventL
         until(lambda: watchdog._loop.time() - began > 2 * STALL_S or None, "two limits are over")
 
     began = loop.time()
-    watchdog._answered = _Announcing(seen)  # type: ignore[assignment]
+    watchdog._answered = _Announcing(seen)
     loop.call_soon(stand_still)
     loop.call_later(4 * STALL_S, loop.stop)
     loop.run_forever()
@@ -48,21 +48,16 @@ def test_a_stall_is_counted_with_the_call_it_was_in(loop: asyncio.AbstractEventL
     assert "stand_still" in said[0]
 
 
-class _Announcing:
-    """A lock that tells when it was waited for in vain."""
+class _Announcing(threading.Event):
+    """A sign of life that tells when it was found missing."""
 
-    def __init__(self, in_vain: threading.Event) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self._in_vain = in_vain
-        self.locked = self._lock.locked
-        self.release = self._lock.release
+    def __init__(self, missed: threading.Event) -> None:
+        super().__init__()
+        self._missed = missed
 
-    def acquire(self, timeout: float = -1) -> bool:
-        taken = self._lock.acquire(timeout=timeout)
-        if not taken:
-            self._in_vain.set()
-        return taken
+    def wait(self, timeout: float | None = None) -> bool:
+        self._missed.set()
+        return super().wait(timeout)
 
 
 def test_without_requests_the_watchdog_sleeps(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,7 +1,8 @@
 """The threads behind the Worker seam: per log directory one writer, one syncer, a few readers, one for the rest.
 
-RULES    1. A write is done in line while the directory's queue is empty, the write is not large and recent ones were
-            quick; else by the directory's writer thread, and then later ones queue behind it (design D12a).
+RULES    1. A write is done in line while the directory's queue is empty, the write is not large, the last one was a
+            moment ago and recent ones were quick; else by the directory's writer thread, and then later ones queue
+            behind it (design D12a).
          2. Syncs of one directory that wait together are done together, each log once: group commit (design D12b).
          3. Threads run system calls over closed inputs, nothing else; every report is delivered on the loop.
          4. Threads start when first needed. A directory has several readers: one that reads many cold megabytes does not
@@ -26,6 +27,8 @@ SLOW_S = 0.010
 """An inline write that takes this long sends the directory's writes to its thread for a while."""
 QUICK_S = 0.002
 READERS = 4
+TRUSTED_S = 1.0
+"""After so long a rest nobody knows whether the directory is still quick: its thread finds out."""
 QUICK_IN_A_ROW = 16
 """So many quick writes of the thread bring the directory back in line."""
 
@@ -113,25 +116,29 @@ class _WriterLane(_Lane):
         super().__init__(loop, name)
         self._quick = 0
         self._is_slow = False
+        self._known_s = -TRUSTED_S  # when the directory was last seen at work
 
     def write(self, size: int, run: Run, done: Done) -> None:
-        if self.waiting or self._is_slow or size > INLINE_BYTES:
-            self.put(lambda: self._timed(run), done)
-            return
         started = time.monotonic()
+        if self.waiting or self._is_slow or size > INLINE_BYTES or started - self._known_s > TRUSTED_S:
+            self.put(lambda: self._timed(run, size), done)
+            return
         error = _attempt(run)
-        if time.monotonic() - started >= SLOW_S:
+        self._known_s = ended = time.monotonic()
+        if ended - started >= SLOW_S:
             self._is_slow, self._quick = True, 0
         _tell(done, error)
 
-    def _timed(self, run: Run) -> None:
+    def _timed(self, run: Run, size: int) -> None:
         started = time.monotonic()
         run()
-        if not self._is_slow:
-            return
-        self._quick = self._quick + 1 if time.monotonic() - started < QUICK_S else 0
-        if self._quick >= QUICK_IN_A_ROW:
-            self._is_slow = False
+        self._known_s = ended = time.monotonic()
+        took = ended - started
+        if took >= SLOW_S and size <= INLINE_BYTES:
+            self._is_slow, self._quick = True, 0
+        elif self._is_slow:
+            self._quick = self._quick + 1 if took < QUICK_S else 0
+            self._is_slow = self._quick < QUICK_IN_A_ROW
 
 
 class ThreadWorker:
@@ -142,6 +149,7 @@ class ThreadWorker:
         self._writers: dict[str, _WriterLane] = {}
         self._syncers: dict[str, _Lane] = {}
         self._readers: dict[str, _ReaderLane] = {}
+        self._names: dict[str, _Lane] = {}
         self._background: dict[str, _Lane] = {}
 
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
@@ -165,6 +173,13 @@ class ThreadWorker:
             lane = self._readers[directory] = _ReaderLane(self._loop, f"reader {directory}")
         lane.put(run, done)
 
+    def name(self, directory: str, run: Run, done: Done) -> None:
+        """Make or rename something in a log directory, in the order of these calls."""
+        lane = self._names.get(directory)
+        if lane is None:
+            lane = self._names[directory] = _Lane(self._loop, f"names {directory}")
+        lane.put(run, done)
+
     def background(self, directory: str, run: Run, done: Done) -> None:
         """Do something in a log directory that nobody waits for."""
         lane = self._background.get(directory)
@@ -178,4 +193,10 @@ class ThreadWorker:
             lane.stop()
 
     def _lanes(self) -> list[_Lane]:
-        return [*self._writers.values(), *self._syncers.values(), *self._readers.values(), *self._background.values()]
+        return [
+            *self._writers.values(),
+            *self._syncers.values(),
+            *self._readers.values(),
+            *self._names.values(),
+            *self._background.values(),
+        ]

@@ -26,7 +26,7 @@ from protocol.errors import ErrorCode, KafkaError
 from replication.image import Changes, MetadataImage, PartitionState, ResourceType, TopicImage
 from replication.partition import FetchPosition, Partition, Reader
 from replication.purgatory import Purgatory
-from replication.work import ELSEWHERE, Worker
+from replication.work import Worker
 from storage.blocking import WouldBlock
 from storage.changes import Change
 from storage.disk import StorageError
@@ -37,8 +37,6 @@ from storage.log_manager import LogManager
 _log = logging.getLogger("barnabas.replicas")
 
 MAX_LAG_MS: Final = 30_000
-MADE_IN_LINE: Final = 16
-"""So many partitions at a time are made or taken away in line; more by the writer threads."""
 
 Done = Callable[[ErrorCode, AppendInfo | None, KafkaError | None], None]
 """Told once how an append ended: where the records are, or else why not; the KafkaError may be a RejectedRecords."""
@@ -85,8 +83,7 @@ class ReplicaManager:
         self._waiting_appends: dict[Partition, deque[Append]] = {}
         self._reading: dict[WouldBlock[Any], list[Callable[[], None]]] = {}
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
-        self._change_size = 0
-        log_manager.later = self._change_later
+        log_manager.later, log_manager.name_later = self._change_later, self._name_later
         # News upward (seam 12), set by the composition root.
         self.on_leadership: Callable[[Partition], None] | None = None
         self.on_isr_wanted: Callable[[Partition, tuple[int, ...]], None] | None = None
@@ -96,8 +93,6 @@ class ReplicaManager:
     def apply(self, image: MetadataImage, changes: Changes, mono_ms: int) -> None:
         """Make this broker's partitions what `image` says; `changes` says where to look."""
         self.image = image
-        many = [*(topic.partitions for topic in changes.removed_topics.values()), *changes.partitions.values()]
-        self._change_size = ELSEWHERE if sum(map(len, many)) > MADE_IN_LINE else 0
         for topic in changes.removed_topics.values():
             self._remove(topic)
         if any(kind == ResourceType.BROKER for kind, _ in changes.configs):
@@ -111,7 +106,6 @@ class ReplicaManager:
             topic = image.topics_by_id[topic_id]
             for index in sorted(indexes):
                 self._place(topic, index, topic.partitions[index], mono_ms)
-        self._change_size = 0
 
     def _place(self, topic: TopicImage, index: int, state: PartitionState, mono_ms: int) -> None:
         key = (topic.name, index)
@@ -306,7 +300,7 @@ class ReplicaManager:
         error: StorageError | None,
     ) -> None:
         partition.writes_in_flight -= 1
-        if error is not None:
+        if error is not None and not partition.log.is_offline:  # else it was deleted meanwhile
             self.directory_failed(partition.log.directory, error)
         if partition.is_offline:
             done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
@@ -416,8 +410,8 @@ class ReplicaManager:
         def read(_: StorageError | None = None) -> None:
             worker.read(log.directory, blocked.run, lambda error: self._was_read(log, blocked, error))
 
-        if log.is_changing:  # what is to be read may have to be written first
-            worker.write(log.directory, 0, _nothing, read)
+        if log.is_changing:  # what is to be read may have to be made first
+            worker.name(log.directory, _nothing, lambda _: worker.write(log.directory, 0, _nothing, read))
         else:
             read()
 
@@ -460,7 +454,11 @@ class ReplicaManager:
     # ------------------------------------------------------------ news from storage
     def _change_later(self, directory: str, change: Change) -> None:
         """Change files in the order of the writes to their directory (rule 2)."""
-        self._worker.write(directory, self._change_size, change, partial(self._changed, directory))
+        self._worker.write(directory, 0, change, partial(self._changed, directory))
+
+    def _name_later(self, directory: str, change: Change) -> None:
+        """Make or rename a partition's directory, in the order of such changes."""
+        self._worker.name(directory, change, partial(self._changed, directory))
 
     def _changed(self, directory: str, error: StorageError | None) -> None:
         if error is not None:

@@ -5,18 +5,16 @@ RULES    1. `run` sees only what was closed over when it was made; it may run in
          3. Writes of one log directory are done in the order in which they were handed in; so are its syncs. Reads are
             done in any order, and none waits long for another.
          4. `done` may be called before the call that handed the work in returns.
-         5. ELSEWHERE is the size of what is never written in line with the caller: many small changes that come together.
+         5. Names are changed in their order, beside the writes: making a thousand directories holds no write up.
 NOT HERE Threads (`broker/workers.py`); a simulation brings a worker of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from storage.disk import StorageError
-
-ELSEWHERE: Final = 1 << 62
 
 Run = Callable[[], None]
 Done = Callable[[StorageError | None], None]
@@ -33,6 +31,9 @@ class Worker(Protocol):
 
     def read(self, directory: str, run: Run, done: Done) -> None:
         """Read something of a log directory that is not at hand; never in line with the caller."""
+
+    def name(self, directory: str, run: Run, done: Done) -> None:
+        """Make or rename a partition's directory; never in line with the caller."""
 
     def background(self, directory: str, run: Run, done: Done) -> None:
         """Do something in a log directory that may take long and that nobody waits for: delete, write checkpoints."""
@@ -51,6 +52,10 @@ class InlineWorker:
 
     def read(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002
         """Read at once."""
+        _run_and_report(run, done)
+
+    def name(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002
+        """Make or rename it at once."""
         _run_and_report(run, done)
 
     def background(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002

@@ -215,18 +215,21 @@ class Log:
         """Whether changes of its files are still to be made."""
         return bool(self._pending)
 
-    def change(self, change: Change) -> None:
+    def change(self, change: Change, later: Later | None = None) -> None:
         """Make a change of its files, now or later (changes.py)."""
 
         def unless_offline() -> None:
             try:
-                if not self.is_offline:  # else the directory failed, or the log was deleted meanwhile
+                if not self.is_offline:
                     change()
+            except StorageError:
+                if not self.is_offline:  # else the directory failed, or the log was deleted meanwhile
+                    raise
             finally:
                 self._pending.discard(unless_offline)
 
         self._pending.add(unless_offline)
-        self.later(unless_offline)
+        (later or self.later)(unless_offline)
 
     def close(self, *, sync: bool = True) -> None:
         """Close so that it can be opened again without recovery.
@@ -257,11 +260,15 @@ class Log:
             self._recovery_point = self._closed_end
 
     def release(self) -> bool:
-        """Close without a sync, to be opened at the next use; False while anything is unflushed or under way."""
+        """Close without a sync, to be opened at the next use; False while anything is unflushed, unwritten or under way."""
         if self._engine is not None:
             if self._appends.are_under_way or self.unflushed_messages or self._pending:
                 return False
-            self._epochs.write(sync=True)
+            epochs = self._epochs.collect_write()
+            if epochs is not None:
+                self.change(epochs)
+            if self._pending:
+                return False
             self.close(sync=False)
         return True
 

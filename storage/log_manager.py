@@ -121,7 +121,9 @@ class LogManager:
         self._lost_unseen = False
         self._dying: list[tuple[int | None, int, str]] = []  # from when, after which delay, path
         self.later: Callable[[str, Change], None] = lambda _, change: change()
-        """Makes changes of the files in a log directory: at once, unless it is set."""
+        """Makes changes of the files of logs in a log directory: at once, unless it is set."""
+        self.name_later: Callable[[str, Change], None] = lambda _, change: change()
+        """Makes and renames logs' directories: likewise."""
 
     def _segments(self, directory: str, config: LogConfig) -> Engine:
         return SegmentEngine(self._disk, directory, config, self._jitter)
@@ -276,7 +278,7 @@ class LogManager:
         log.later = partial(self._change, home.path)
         self.logs[key] = home.logs[key] = log
         try:
-            log.change(partial(make, self._disk, log.path, topic_id))
+            log.change(partial(make, self._disk, log.path, topic_id), partial(self.name_later, home.path))
         except StorageError:
             del self.logs[key], home.logs[key]
             raise
@@ -309,7 +311,7 @@ class LogManager:
         log.delete()
         del self.logs[key], home.logs[key]
         path = f"{log.directory}/{aside_name(log.topic, log.partition, self._random_bytes(16), suffix)}"
-        self._change(log.directory, partial(self._rename, log.path, path))
+        self.name_later(log.directory, partial(self._rename, log.path, path))
         return path
 
     def _rename(self, source: str, target: str) -> None:

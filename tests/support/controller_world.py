@@ -60,6 +60,9 @@ class HeldWorker:
     def read(self, directory: str, run: Run, done: Done) -> None:
         raise AssertionError("the metadata log is open")
 
+    def name(self, directory: str, run: Run, done: Done) -> None:
+        raise AssertionError("the metadata log is made at the start")
+
     def background(self, directory: str, run: Run, done: Done) -> None:
         raise AssertionError("nothing of the metadata log is in no hurry")
 

@@ -40,7 +40,7 @@ from replication.image import MetadataImage, ResourceType
 from replication.partition import Partition
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
-from replication.work import ELSEWHERE, Done, InlineWorker, Run, Worker
+from replication.work import Done, InlineWorker, Run, Worker
 from storage.blocking import WouldBlock
 from storage.disk import Disk, StorageError
 from storage.log_config import LogConfig
@@ -55,14 +55,13 @@ class HeldWorker:
     """Keeps what it is given until the test lets it happen."""
 
     def __init__(self) -> None:
-        self.holds_changes = False
         self.writes: list[tuple[Run, Done]] = []
         self.syncs: list[tuple[Run, Done]] = []
         self.reads: list[tuple[Run, Done]] = []
         self.holds_reads = False
 
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
-        if size in (0, ELSEWHERE) and not self.holds_changes:
+        if not size:
             self.background(directory, run, done)
         else:
             self.writes.append((run, done))
@@ -75,6 +74,9 @@ class HeldWorker:
             self.reads.append((run, done))
         else:
             self.background(directory, run, done)
+
+    def name(self, directory: str, run: Run, done: Done) -> None:
+        self.background(directory, run, done)
 
     def background(self, directory: str, run: Run, done: Done) -> None:
         run()

@@ -94,6 +94,9 @@ class Lanes:
     def read(self, directory: str, run: Run, done: Done) -> None:
         self._put("read", directory, run, done)
 
+    def name(self, directory: str, run: Run, done: Done) -> None:
+        self._put("name", directory, run, done)
+
     def background(self, directory: str, run: Run, done: Done) -> None:
         self._put("background", directory, run, done)
 

@@ -31,33 +31,33 @@ def test_a_stall_is_counted_with_the_call_it_was_in(loop: asyncio.AbstractEventL
     seen = threading.Event()
 
     def stand_still() -> None:
-        # As long as the watchdog needs to notice, and then a little longer than that counts.
         watchdog.wake()
-        until(lambda: seen.is_set() or None, "the watchdog looks at the stack")
-        until(lambda: watchdog._loop.time() - began > 2 * STALL_S or None, "two limits are over")
+        until(lambda: seen.is_set() or None, "the watchdog has looked at the stack")
 
-    began = loop.time()
     watchdog._answered = _Announcing(seen)
     loop.call_soon(stand_still)
     loop.call_later(4 * STALL_S, loop.stop)
     loop.run_forever()
     watchdog.stop()
-    assert watchdog.stalls.count >= 1
-    assert "stand_still" in watchdog.stalls.recent[0].stack
+    assert any("stand_still" in stall.stack for stall in watchdog.stalls.recent)
     assert watchdog.stalls.longest_s >= STALL_S
-    assert "stand_still" in said[0]
+    assert "the loop stood still" in said[0]
 
 
-class _Announcing(threading.Event):
-    """A sign of life that tells when it was found missing."""
+class _Announcing:
+    """A lock that tells when it is waited for without end: when what there is to see was seen."""
 
-    def __init__(self, missed: threading.Event) -> None:
-        super().__init__()
-        self._missed = missed
+    def __init__(self, seen: threading.Event) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._seen = seen
+        self.locked = self._lock.locked
+        self.release = self._lock.release
 
-    def wait(self, timeout: float | None = None) -> bool:
-        self._missed.set()
-        return super().wait(timeout)
+    def acquire(self, timeout: float = -1) -> bool:
+        if timeout < 0:
+            self._seen.set()
+        return self._lock.acquire(timeout=timeout)
 
 
 def test_without_requests_the_watchdog_sleeps(loop: asyncio.AbstractEventLoop) -> None:

@@ -44,20 +44,16 @@ def test_a_stall_is_counted_with_the_call_it_was_in(loop: asyncio.AbstractEventL
     assert "the loop stood still" in said[0]
 
 
-class _Announcing:
-    """A lock that tells when it is waited for without end: when what there is to see was seen."""
+class _Announcing(threading.Event):
+    """An answer that tells when it is waited for: when what there is to see was seen."""
 
     def __init__(self, seen: threading.Event) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
+        super().__init__()
         self._seen = seen
-        self.locked = self._lock.locked
-        self.release = self._lock.release
 
-    def acquire(self, timeout: float = -1) -> bool:
-        if timeout < 0:
-            self._seen.set()
-        return self._lock.acquire(timeout=timeout)
+    def wait(self, timeout: float | None = None) -> bool:
+        self._seen.set()
+        return super().wait(timeout)
 
 
 def test_without_requests_the_watchdog_sleeps(loop: asyncio.AbstractEventLoop) -> None:

@@ -69,11 +69,13 @@ class _Lane:
             jobs = [self._queue.get()]
             while not self._queue.empty():
                 jobs.append(self._queue.get())
+            is_last = None in jobs
             reports = [(job[1], _attempt(job[0])) for job in jobs if job is not None]
             if reports:
                 self._loop.call_soon_threadsafe(self._report, reports)
-            if None in jobs:
+            if is_last:
                 return
+            del jobs, reports  # they hold files open, and the next job may be long in coming
 
     def _report(self, reports: list[tuple[Done, Exception | None]]) -> None:
         for done, error in reports:
@@ -107,6 +109,7 @@ class _ReaderLane(_Lane):
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
             self._loop.call_soon_threadsafe(self._report, [(job[1], _attempt(job[0]))])
+            del job  # it holds files open, and the next one may be long in coming
 
 
 class _WriterLane(_Lane):

@@ -1,6 +1,6 @@
 """Quiet producers while their broker is kept busy with disks: python -m tests.benchmark stalls [OPTION]...
 
-    --quick              one short round of everything in less than three minutes; else three longer ones
+    --quick              one short round of everything in about three minutes; else three longer ones
     --rounds N           so many rounds
     --only TEXT          scenes whose name contains TEXT; may be repeated
     --alone              Barnabas alone, without Apache Kafka
@@ -42,6 +42,7 @@ from tests.support.slow_directory import SlowDirectory, why_no_slow_directory
 
 OURS, THEIRS = "Barnabas", "Apache Kafka"
 WARM_UP_S = 3.0
+REST_S = 0.5
 SETTLE_S = 2.5
 """Longer than the watchdog keeps quiet after a line: then all stalls of a phase are told of."""
 SETTINGS = {"offsets.topic.num.partitions": 4, "offsets.topic.replication.factor": 1}
@@ -74,11 +75,11 @@ def stages(root: Path, *, alone: bool) -> Iterator[list[Stage]]:
 def play(stage: Stage, scene: Scene, beside: str, scale: Scale, actor: Actor) -> Phase:
     """One phase of one scene."""
     with actor(stage, scale) as task:
-        time.sleep(SETTLE_S)
+        time.sleep(REST_S)
         log_end = len(stage.log())
         with going_on(task):
             samples = measure(stage.bootstrap, QUIET, scale.seconds)
-    time.sleep(SETTLE_S)
+    time.sleep(SETTLE_S if stage.name == OURS else REST_S)
     return results.phase(stage.name, scene.name, beside, samples, stage.log()[log_end:])
 
 

@@ -37,7 +37,7 @@ class Scale(NamedTuple):
 
 
 FULL: Final = Scale(12, 4 * GIB, 10 * GIB, 1000, 3)
-QUICK: Final = Scale(4, GIB, 2 * GIB, 1000, 1)
+QUICK: Final = Scale(3, GIB, GIB, 1000, 1)
 
 
 class Stage(NamedTuple):

@@ -468,7 +468,7 @@ class Segment:
             size = header.size
             if at + size > len(data):
                 return size
-            if not self._follows(header) or not crc_is_valid(data, at, header):
+            if not self._follows(header, self.end_offset) or not crc_is_valid(data, at, header):
                 return 0
             info = BatchInfo(at, size, header[0], header.last_offset, header.max_timestamp, header.leader_epoch)
             self.claim((info,), size)
@@ -478,11 +478,9 @@ class Segment:
             at += size
         return 0
 
-    def _follows(self, header: BatchHeader) -> bool:
+    def _follows(self, header: BatchHeader, end_offset: int) -> bool:
         delta = header.last_offset_delta
-        return (
-            header[0] >= self.end_offset and delta >= 0 and header[0] + delta - self.base_offset <= MAX_RELATIVE_OFFSET
-        )
+        return header[0] >= end_offset and delta >= 0 and header[0] + delta - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def _rebuild(self, reason: str) -> tuple[OffsetIndex, TimeIndex]:
         _log.warning("Reading %s again from its start: %s", self.path(LOG), reason)
@@ -515,6 +513,8 @@ class Segment:
         for at, header in self._headers(start):
             if at == start > 0:
                 self._recent_start = header.base_offset
+            if not self._follows(header, end_offset):
+                raise CorruptIndex(f"{self.path(LOG)} is damaged at position {at}")
             end_offset, position = header.next_offset, at + header.size
             ends.append(end_offset - 1)
             positions.append(at)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import BATCH_OVERHEAD, BatchHeader, headers
+from protocol.records import BATCH_OVERHEAD, HEADER, BatchHeader, headers, parse_header
 from storage.disk import Disk
 from storage.engine import Buffer
 from storage.segments.layout import LOG, OFFSET_INDEX, TIME_INDEX
@@ -415,6 +415,20 @@ def test_indexes_that_do_not_fit_are_built_anew_when_they_are_used(tmp_path: Pat
     again = found_on_disk(segment)
     assert again.find(BASE + 7) == (7000, 1000)
     assert contents(tmp_path) == good
+
+
+@pytest.mark.parametrize("fields", [{"last_offset_delta": -3}, {"base_offset": 3}, {"last_offset_delta": 2**31 - 1}])
+def test_offsets_that_cannot_be_are_found_when_it_is_loaded(fields: dict[str, int], tmp_path: Path) -> None:
+    """Rule 5: a log that was closed cleanly, and whose bytes were changed afterwards, is cut before that."""
+    segment = new_segment(tmp_path, batches(5))
+    segment.release(forget=True)
+    content = bytearray(Path(segment.path(LOG)).read_bytes())
+    HEADER.pack_into(content, 4000, *parse_header(content, 4000)._replace(**fields))
+    Path(segment.path(LOG)).write_bytes(content)
+    found = found_on_disk(segment)
+    found.load()
+    assert (found.size, found.end_offset) == (4000, BASE + 4)
+    found.finish()
 
 
 def test_a_torn_log_is_found_when_it_is_loaded(tmp_path: Path) -> None:

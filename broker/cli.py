@@ -19,7 +19,7 @@ from broker.config import ConfigError, load_config
 class _Verbs(click.Group):
     """The verbs; those of the tools are imported when wanted, so that the daemon's start does not pay for them."""
 
-    _TOOLS = ("dump-log",)
+    _TOOLS = ("doctor", "dump-log")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names."""
@@ -31,7 +31,7 @@ class _Verbs(click.Group):
             return super().get_command(ctx, cmd_name)
         from broker.tools import commands  # noqa: PLC0415
 
-        return {"dump-log": commands.dump_log}[cmd_name]
+        return {"doctor": commands.doctor, "dump-log": commands.dump_log}[cmd_name]
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})

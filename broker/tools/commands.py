@@ -13,8 +13,12 @@ import sys
 import click
 
 from broker.tools.decoding import DECODINGS
+from broker.tools.doctor import NOTHING_SEEN, visit
+from broker.tools.doctor_report import json_objects, text_lines
 from broker.tools.dump_log import as_json, as_text, dump_files, standard_output
 from broker.tools.dump_rows import Options
+from broker.tools.identity import NothingToLookAt
+from broker.tools.message_json import json_text
 
 
 @click.command("dump-log")
@@ -65,3 +69,33 @@ def dump_log(
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # else the interpreter complains at its end
         status = 1
     sys.exit(status)
+
+
+@click.command()
+@click.argument("directories", nargs=-1, required=True, metavar="DIR...")
+@click.option("--repair", is_flag=True, help="Mend what a recovery can mend. Copy the directories before you say this.")
+@click.option("--read-only", is_flag=True, help="Take no lock: what a running broker is writing may look broken.")
+@click.option("--json", "is_json", is_flag=True, help="One JSON object a line.")
+def doctor(*, directories: tuple[str, ...], repair: bool, read_only: bool, is_json: bool) -> None:
+    """Check the log directories of a stopped node, all of them, and say what the next start would do.
+
+    Exit status: 0 nothing is wrong, 1 something is, 2 they could not be looked at.
+    """
+    if repair and read_only:
+        raise click.UsageError("--repair changes files, --read-only does not.")
+    try:
+        outcome = visit(directories, repair=repair, read_only=read_only, progress=_show_progress)
+    except NothingToLookAt as error:
+        click.echo(f"barnabas: {error}", err=True)
+        sys.exit(NOTHING_SEEN)
+    out = standard_output()
+    for line in map(json_text, json_objects(outcome)) if is_json else text_lines(outcome):
+        out.write(line + "\n")
+    sys.exit(outcome.status)
+
+
+def _show_progress(done: int, of: int) -> None:
+    if sys.stderr.isatty():
+        end = "\r" if done < of else "\r\x1b[K"
+        sys.stderr.write(f"{done} of {of} partitions{end}")
+        sys.stderr.flush()

@@ -1,0 +1,221 @@
+"""One partition's directory: its segments in a row, and what lies beside them against what they hold.
+
+RULES    1. What no CRC covers, a batch's offset and leader epoch, is judged by its neighbours and by the epochs' checkpoint.
+         2. The aborted transactions are those that the batches tell, from the snapshot at the log's start on.
+         3. `recover_from` is the offset from which a recovery puts right all that was found; None where none is needed.
+NOT HERE One segment (segment_check.py); what a start would do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from protocol.errors import KafkaError
+from protocol.records import NO_LEADER_EPOCH
+from storage.checkpoints import LEADER_EPOCHS, read_epochs
+from storage.disk import Disk, StorageError
+from storage.inspection.batches import FoundBatch
+from storage.inspection.findings import Finding, Severity
+from storage.inspection.indexes import ENTRY_SIZES, TRANSACTION_INDEX, StoredTransaction, transaction_entries
+from storage.inspection.segment_check import SegmentCheck
+from storage.leader_epochs import UNDEFINED
+from storage.log import Checkpoint
+from storage.producers import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
+from storage.recovery import replay
+from storage.segments.layout import CLEANED, DELETED, INDEXES, LOG, SWAP
+
+_DIGITS = 20
+
+
+class PartitionCheck:
+    """A look at one partition."""
+
+    def __init__(self, disk: Disk, path: str, name: str, *, is_compacted: bool, is_clean: bool) -> None:
+        self._disk = disk
+        self._is_compacted = is_compacted
+        self._is_clean = is_clean
+        self.path = path
+        self.name = name
+        self.findings: list[Finding] = []
+        self.start_offset = self.end_offset = 0
+        self.recover_from: int | None = None
+        self.broken_files: list[str] = []
+        """Those that a recovery can do without and cannot understand."""
+        self._epochs: list[tuple[int, int]] = []
+        self._epoch = UNDEFINED
+        self._slot = -1
+        self._is_table_wrong = False
+        self._producers = ProducerState(name)
+        self._aborted: Iterator[StoredTransaction] = iter(())
+        self._aborted_path = ""
+        self._base_offset = 0
+        self._log_start_offset = 0
+
+    def run(self, known: Checkpoint) -> None:
+        """Look at everything; `known` is what the checkpoints of the log directory say."""
+        names = self._disk.listdir(self.path)
+        bases = sorted(int(name[:_DIGITS]) for name in names if _is_segments(name, LOG))
+        self._check_names(names, set(bases))
+        if not bases:
+            return
+        self.start_offset = self.end_offset = bases[0]
+        self._log_start_offset = known.log_start_offset
+        snapshots = sorted(offset for name in names if (offset := snapshot_offset(name)) is not None)
+        self._check_snapshots(snapshots, bases[0])
+        self._read_epochs()
+        for base_offset in bases:
+            self._check_segment(base_offset, is_last=base_offset == bases[-1])
+        self._check_epochs(known)
+        for offset in snapshots:
+            if offset > self.end_offset:
+                self._add(Severity.HARMLESS, snapshot_name(offset), f"It lies behind the end {self.end_offset}.")
+        self._check_checkpoint(known)
+
+    def _add(self, severity: Severity, name: str, text: str) -> None:
+        self.findings.append(Finding(severity, f"{self.path}/{name}" if name else self.path, text))
+
+    def _recover_from(self, offset: int) -> None:
+        self.recover_from = offset if self.recover_from is None else min(offset, self.recover_from)
+
+    # ---- files -------------------------------------------------------------------------------------------
+
+    def _check_names(self, names: list[str], bases: set[int]) -> None:
+        for name in sorted(names):
+            if name.endswith((DELETED, CLEANED, SWAP)):
+                self._add(Severity.NOTE, name, "It was left behind in the middle of something, which a start finishes.")
+            for suffix in INDEXES:
+                if _is_segments(name, suffix) and int(name[:_DIGITS]) not in bases:
+                    self._add(Severity.HARMLESS, name, "There is no log of this name: a start deletes it.")
+                    self._recover_from(self.end_offset)
+        if not bases and self._is_clean and any(snapshot_offset(name) for name in names):
+            self._add(Severity.LOSS, "", "There are producer snapshots but no log.")
+
+    def _check_snapshots(self, offsets: list[int], start_offset: int) -> None:
+        for offset in offsets:
+            name = snapshot_name(offset)
+            try:
+                state = ProducerState(self.name)
+                state.restore(self._disk.read(f"{self.path}/{name}"), wall_ms=0)
+            except CorruptSnapshot as error:
+                self._add(Severity.HARMLESS, name, f"It cannot be believed: {error}.")
+                self._recover_from(start_offset)
+            else:
+                if offset == start_offset:
+                    self._producers = state
+
+    # ---- segments ----------------------------------------------------------------------------------------
+
+    def _check_segment(self, base_offset: int, *, is_last: bool) -> None:
+        if base_offset > self.end_offset and not self._is_compacted:
+            missing = f"Offsets {self.end_offset} to {base_offset - 1} are missing before it."
+            self._add(Severity.LOSS, f"{base_offset:020d}{LOG}", missing)
+            self._recover_from(self.end_offset)
+        elif base_offset < self.end_offset:
+            twice = f"The segment before it ends at {self.end_offset}, behind its own start."
+            self._add(Severity.LOSS, f"{base_offset:020d}{LOG}", twice)
+            self._recover_from(self._base_offset)
+        self._base_offset = base_offset
+        self._open_aborted(base_offset)
+        check = SegmentCheck(self._disk, self.path, base_offset, self._visit)
+        check.run(is_last=is_last, is_clean=self._is_clean)
+        self.findings += check.findings
+        if check.has_bad_index:
+            self._recover_from(base_offset)
+        if check.first_damage is not None:
+            self._recover_from(base_offset)
+        elif (entry := next(self._aborted, None)) is not None:
+            self._bad_aborted(f"No transaction ends at {entry.transaction.last_offset}.")
+        self.end_offset = check.end_offset
+
+    def _visit(self, found: FoundBatch) -> None:
+        header = found.header
+        if header.last_offset >= self._log_start_offset:
+            self._take_epoch(header.leader_epoch, max(header.base_offset, self._log_start_offset))
+        if header.producer_id >= 0:
+            try:
+                aborted = replay(self._producers, found.buffer, found.at, header)
+            except KafkaError as error:
+                text = f"The marker at offset {header.base_offset} cannot be read: {error}."
+                self._add(Severity.LOSS, f"{self._base_offset:020d}{LOG}", text)
+                return
+            if aborted is not None:
+                entry = next(self._aborted, None)
+                if entry is None or entry != (0, aborted):
+                    self._bad_aborted(f"It does not name the transaction that was aborted at {aborted.last_offset}.")
+
+    # ---- aborted transactions ----------------------------------------------------------------------------
+
+    def _open_aborted(self, base_offset: int) -> None:
+        name = f"{base_offset:020d}{TRANSACTION_INDEX}"
+        self._aborted, self._aborted_path = iter(()), name
+        if self._disk.exists(f"{self.path}/{name}"):
+            file = self._disk.open(f"{self.path}/{name}", write=False)
+            self._aborted = transaction_entries(file)
+            if file.size() % ENTRY_SIZES[TRANSACTION_INDEX]:
+                self._bad_aborted(f"Its {file.size()} bytes are no multiple of {ENTRY_SIZES[TRANSACTION_INDEX]}.")
+
+    def _bad_aborted(self, text: str) -> None:
+        if not any(finding.path.endswith(self._aborted_path) for finding in self.findings):
+            self._add(Severity.HARMLESS, self._aborted_path, text)
+        self._aborted = iter(())
+        self._recover_from(self._base_offset)
+
+    # ---- leader epochs -----------------------------------------------------------------------------------
+
+    def _read_epochs(self) -> None:
+        try:
+            self._epochs = read_epochs(self._disk, f"{self.path}/{LEADER_EPOCHS}")
+        except StorageError as error:
+            self._add(Severity.REFUSED, LEADER_EPOCHS, str(error))
+            self.broken_files.append(f"{self.path}/{LEADER_EPOCHS}")
+            self._recover_from(self.start_offset)
+        for (epoch, offset), (later, later_offset) in pairwise(self._epochs):
+            if epoch >= later or offset >= later_offset:
+                self._table_is_wrong(f"Epoch {later} from {later_offset} on follows epoch {epoch} from {offset} on.")
+
+    def _take_epoch(self, epoch: int, offset: int) -> None:
+        if epoch < self._epoch:
+            text = (
+                f"The batch at offset {offset} says leader epoch {epoch}, the one before it {self._epoch}: one of them "
+                "was changed where no CRC covers it. Consumers pass over it."
+            )
+            if not any(finding.text == text for finding in self.findings):
+                self._add(Severity.NOTE, f"{self._base_offset:020d}{LOG}", text)
+            return
+        self._epoch = epoch
+        while self._slot + 1 < len(self._epochs) and self._epochs[self._slot + 1][1] <= offset:
+            self._slot += 1
+        stands = self._epochs[self._slot][0] if self._slot >= 0 else NO_LEADER_EPOCH
+        if epoch != stands and not self.broken_files:
+            self._table_is_wrong(f"It says epoch {stands} for offset {offset}, whose batch says {epoch}.")
+
+    def _check_epochs(self, known: Checkpoint) -> None:
+        for epoch, offset in self._epochs:
+            if offset > max(self.end_offset, known.log_start_offset):
+                self._table_is_wrong(f"Epoch {epoch} begins at {offset}, behind the end {self.end_offset}.")
+
+    def _table_is_wrong(self, text: str) -> None:
+        if not self._is_table_wrong:
+            self._is_table_wrong = True
+            self._add(Severity.HARMLESS, LEADER_EPOCHS, text)
+            self._recover_from(self.start_offset)
+
+    # ---- checkpoints of the log directory ----------------------------------------------------------------
+
+    def _check_checkpoint(self, known: Checkpoint) -> None:
+        point, start, watermark = known
+        end = self.end_offset
+        if start > end:
+            text = f"Its checkpointed start {start} lies behind its end {end}: a start empties it."
+            self._add(Severity.LOSS, "", f"{text} Correct log-start-offset-checkpoint first if that is wrong.")
+        elif point > end:
+            self._add(Severity.LOSS, "", f"It ends at {end}, but was durable up to {point}.")
+        elif watermark > end:
+            self._add(Severity.HARMLESS, "", f"Its high watermark {watermark} lies behind its end {end}.")
+        if end < max(start, point, watermark):
+            self._recover_from(self.start_offset)
+
+
+def _is_segments(name: str, suffix: str) -> bool:
+    return len(name) == _DIGITS + len(suffix) and name[:_DIGITS].isdecimal() and name.endswith(suffix)

@@ -22,6 +22,7 @@ from broker.handlers.api_versions import ApiVersionsHandler
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.controller_apis import ControllerHandlers
 from broker.handlers.coordination import CoordinationHandlers
+from broker.handlers.delete_records import DeleteRecordsHandler
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.group_offsets import GroupOffsetsHandlers
@@ -116,6 +117,7 @@ def client_apis(
             *GroupOffsetsHandlers(groups, image, authorizer).routes(),
             *_admin(config, controller, authorizer).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
+            *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
         ]
     )
 

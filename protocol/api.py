@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from protocol.errors import MalformedRequest
-from protocol.messages import admin, groups, metadata, produce_fetch, quorum, transactions
+from protocol.messages import admin, groups, logs, metadata, produce_fetch, quorum, transactions
 from protocol.schema import Message
 
 
@@ -136,11 +136,14 @@ APIS: dict[int, Api] = {
     ApiKey.API_VERSIONS: Api(metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),
     ApiKey.CREATE_TOPICS: Api(admin.CreateTopicsRequest, admin.CreateTopicsResponse),
     ApiKey.DELETE_TOPICS: Api(admin.DeleteTopicsRequest, admin.DeleteTopicsResponse),
+    ApiKey.DELETE_RECORDS: Api(logs.DeleteRecordsRequest, logs.DeleteRecordsResponse),
     ApiKey.INIT_PRODUCER_ID: Api(transactions.InitProducerIdRequest, transactions.InitProducerIdResponse),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(
         produce_fetch.OffsetForLeaderEpochRequest, produce_fetch.OffsetForLeaderEpochResponse
     ),
     ApiKey.DESCRIBE_CONFIGS: Api(admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Api(logs.AlterReplicaLogDirsRequest, logs.AlterReplicaLogDirsResponse),
+    ApiKey.DESCRIBE_LOG_DIRS: Api(logs.DescribeLogDirsRequest, logs.DescribeLogDirsResponse),
     ApiKey.CREATE_PARTITIONS: Api(admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
     ApiKey.DELETE_GROUPS: Api(groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse),

@@ -39,6 +39,9 @@ NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 
+AT_HIGH_WATERMARK: Final = -1
+"""DeleteRecords: all that is committed."""
+
 # ListOffsets: what may stand for a time
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -64,6 +67,8 @@ class FetchPosition:
     """From where a reader reads on, and what it believes of the leader."""
 
     __slots__ = ("last_fetched_epoch", "leader_epoch", "offset")
+    log_start_offset: int = NO_OFFSET
+    """Where a follower's own log begins; only `FetchedPartition` is told."""
 
     def __init__(self, offset: int, leader_epoch: int = NO_EPOCH, last_fetched_epoch: int = NO_EPOCH) -> None:
         self.offset = offset
@@ -110,11 +115,13 @@ class Follower:
 
     __slots__ = (
         "_last_fetch_end", "_last_fetch_mono_ms", "broker_epoch", "end_offset", "is_joining", "last_caught_up_mono_ms",
+        "log_start_offset",
     )  # fmt: skip
 
     def __init__(self, last_caught_up_mono_ms: int) -> None:
         self.end_offset = NO_OFFSET
         self.last_caught_up_mono_ms = last_caught_up_mono_ms
+        self.log_start_offset = NO_OFFSET
         self.broker_epoch = -1
         self.is_joining = False
         """Outside the ISR but close behind: the high watermark waits for it, or it would never catch up under load."""
@@ -466,6 +473,34 @@ class Partition:
         self.log.open(may_block=may_block)
         return self.log.end_offset_for_epoch(epoch)
 
+    # ------------------------------------------------------------ deleting
+    def delete_records(self, offset: int, wall_ms: int, *, may_block: bool = True) -> int:
+        """Let the log begin at `offset`, or at the high watermark (-1); the offset that is meant.
+
+        Raises:
+            KafkaError: NOT_LEADER_OR_FOLLOWER; POLICY_VIOLATION where records are kept by key; OFFSET_OUT_OF_RANGE.
+            WouldBlock: not with `may_block`.
+        """
+        self._admit(NO_EPOCH, leader_only=True, may_block=may_block)
+        self.log.open(may_block=may_block)
+        if self.log.config.cleanup_policy == {"compact"}:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"Records of partition {self.log.name} can not be deleted due to the configured policy",
+            )
+        if offset == AT_HIGH_WATERMARK:
+            offset = self.high_watermark
+        if offset < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        self.log.trim(offset, wall_ms)
+        self._wake(self.key)
+        return offset
+
+    def low_watermark(self, lives: Callable[[int], bool]) -> int:
+        """All before it is deleted here and on every other replica that lives."""
+        starts = [follower.log_start_offset for replica, follower in self.followers.items() if lives(replica)]
+        return min([self.log.log_start_offset, *starts])
+
     # ------------------------------------------------------------ followers
     def update_follower(
         self, reader: Reader, position: FetchPosition, leader_end: int, mono_ms: int, max_lag_ms: int
@@ -487,6 +522,9 @@ class Partition:
         follower.is_joining = reader.replica_id not in self.isr and follower.is_caught_up(
             leader_end, mono_ms, max_lag_ms
         )
+        if position.log_start_offset != follower.log_start_offset:
+            follower.log_start_offset = position.log_start_offset
+            self._wake(self.key)
         self.move_high_watermark()
 
     def isr_with(self, replica_id: int) -> tuple[int, ...] | None:

@@ -451,6 +451,32 @@ class ReplicaManager:
             partition.wanted_isr = isr
             self.on_isr_wanted(partition, isr)
 
+    # ------------------------------------------------------------ deleting
+    def delete_records(self, topic: str, index: int, offset: int, wall_ms: int) -> int:
+        """Let a partition led here begin at `offset`, or at its high watermark (-1); the offset that is meant.
+
+        Raises:
+            KafkaError: it does not.
+            WouldBlock: `await_disk`, then again.
+        """
+        partition = self.find(topic, index)
+        try:
+            return partition.delete_records(offset, wall_ms, may_block=False)
+        except StorageError as error:
+            raise self.guard(partition, error) from error
+
+    def low_watermark(self, topic: str, index: int) -> int:
+        """Up to where a partition led here is deleted on all its replicas that live.
+
+        Raises:
+            KafkaError: it is not led here, or not in order.
+        """
+        partition = self.find(topic, index)
+        if not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        brokers = self.image.brokers
+        return partition.low_watermark(lambda replica: replica in brokers and not brokers[replica].is_fenced)
+
     # ------------------------------------------------------------ news from storage
     def _change_later(self, directory: str, change: Change) -> None:
         """Change files in the order of the writes to their directory (rule 2)."""

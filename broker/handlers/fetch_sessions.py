@@ -43,8 +43,8 @@ class FetchedPartition(FetchPosition):
     """One partition of a fetch: what is asked of it and what its reader was told."""
 
     __slots__ = (
-        "index", "max_bytes", "told_high_watermark", "told_log_start_offset", "topic", "topic_id", "watched",
-        "watchlist",
+        "index", "log_start_offset", "max_bytes", "told_high_watermark", "told_log_start_offset", "topic", "topic_id",
+        "watched", "watchlist",
     )  # fmt: skip
 
     def __init__(self, watchlist: Watchlist, topic: str | None, topic_id: bytes, asked: FetchPartition) -> None:
@@ -55,6 +55,7 @@ class FetchedPartition(FetchPosition):
         self.told_high_watermark = -1
         self.told_log_start_offset = -1
         self.watched: tuple[Key, ...] = ()
+        self.log_start_offset = asked.log_start_offset
         self.ask(asked)
 
     def ask(self, asked: FetchPartition | FetchOfOne) -> None:
@@ -109,6 +110,7 @@ class Watchlist:
                         self.watch(partition)
                 else:
                     partition.ask(asked)
+                    partition.log_start_offset = asked.log_start_offset
                 self.dirty[partition] = None
         for forgotten in request.forgotten_topics_data:
             name = forgotten.topic_id if uses_topic_ids else forgotten.topic

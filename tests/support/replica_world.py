@@ -308,6 +308,7 @@ class World:
         replica: int = -1,
         leader_epoch: int = -1,
         last_fetched_epoch: int = -1,
+        log_start_offset: int = -1,
         session: tuple[int, int] = (0, -1),
         rack: str = "",
     ) -> FetchRequest:
@@ -321,6 +322,7 @@ class World:
                 FetchPartition(
                     partition=index, fetch_offset=offset, partition_max_bytes=partition_max_bytes,
                     current_leader_epoch=leader_epoch, last_fetched_epoch=last_fetched_epoch,
+                    log_start_offset=log_start_offset,
                 )
             )  # fmt: skip
         request = FetchRequest(

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from protocol.api import APIS
-from protocol.messages import admin, groups, headers, metadata, produce_fetch, quorum, stored, transactions
+from protocol.messages import admin, groups, headers, logs, metadata, produce_fetch, quorum, stored, transactions
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Field, Message, Wire, fields_of
 from replication.metadata_records import RECORD_TYPES
 from tests.oracle.values import MESSAGES, version_id
 from tests.support.kafka import KAFKA_VERSION, kafka_home, needs_kafka
 
-MODULES = (admin, groups, headers, metadata, produce_fetch, quorum, stored, transactions)
+MODULES = (admin, groups, headers, logs, metadata, produce_fetch, quorum, stored, transactions)
 CLASSES = [
     cls
     for module in MODULES

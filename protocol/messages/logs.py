@@ -1,0 +1,137 @@
+"""Messages about logs as such: their beginnings, their sizes, their directories."""
+
+from __future__ import annotations
+
+from protocol.schema import Annotated, Ignorable, Int16, Int32, Int64, Message, Since
+
+
+class DeleteRecordsPartition(Message):
+    """The offset that a partition shall begin at; -1 for its high watermark."""
+
+    partition_index: Int32
+    offset: Int64
+
+
+class DeleteRecordsTopic(Message):
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[DeleteRecordsPartition]
+
+
+class DeleteRecordsRequest(Message, api_key=21, versions=(0, 2), flexible=2):
+    """Delete the oldest records, and answer when all replicas that live have done so."""
+
+    topics: list[DeleteRecordsTopic]
+    timeout_ms: Int32
+
+
+class DeleteRecordsPartitionResult(Message):
+    """Where a partition begins now, on every replica that lives; -1 with most errors."""
+
+    partition_index: Int32
+    low_watermark: Int64
+    error_code: Int16
+
+
+class DeleteRecordsTopicResult(Message):
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[DeleteRecordsPartitionResult]
+
+
+class DeleteRecordsResponse(Message, api_key=21, versions=(0, 2), flexible=2):
+    """The answer to DeleteRecordsRequest."""
+
+    throttle_time_ms: Int32 = 0
+    topics: list[DeleteRecordsTopicResult]
+
+
+class DescribableLogDirTopic(Message):
+    """Partitions that are asked about."""
+
+    topic: str
+    partitions: list[Int32]
+
+
+class DescribeLogDirsRequest(Message, api_key=35, versions=(1, 5), flexible=2):
+    """What lies in the log directories; None asks about all partitions."""
+
+    topics: list[DescribableLogDirTopic] | None
+
+
+class DescribeLogDirsPartition(Message):
+    """One log: a partition's own or, while it is being moved, the copy in its future directory."""
+
+    partition_index: Int32
+    partition_size: Int64
+    offset_lag: Int64
+    is_future_key: bool
+
+
+class DescribeLogDirsTopic(Message):
+    """Logs of one topic."""
+
+    name: str
+    partitions: list[DescribeLogDirsPartition]
+
+
+class DescribeLogDirsResult(Message):
+    """One log directory; sizes are those of its file system, -1 where they are not known."""
+
+    error_code: Int16
+    log_dir: str
+    topics: list[DescribeLogDirsTopic]
+    total_bytes: Annotated[Int64, Since(4), Ignorable] = -1
+    usable_bytes: Annotated[Int64, Since(4), Ignorable] = -1
+    is_cordoned: Annotated[bool, Since(5), Ignorable] = False
+
+
+class DescribeLogDirsResponse(Message, api_key=35, versions=(1, 5), flexible=2):
+    """The answer to DescribeLogDirsRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, Since(3), Ignorable] = 0
+    results: list[DescribeLogDirsResult]
+
+
+class AlterReplicaLogDirTopic(Message):
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[Int32]
+
+
+class AlterReplicaLogDir(Message):
+    """What shall lie in one log directory."""
+
+    path: str
+    topics: list[AlterReplicaLogDirTopic]
+
+
+class AlterReplicaLogDirsRequest(Message, api_key=34, versions=(1, 2), flexible=2):
+    """Move replicas between the log directories of this broker."""
+
+    dirs: list[AlterReplicaLogDir]
+
+
+class AlterReplicaLogDirPartitionResult(Message):
+    """Whether a partition is being moved, lies there already, or why not."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+class AlterReplicaLogDirTopicResult(Message):
+    """Partitions of one topic."""
+
+    topic_name: str
+    partitions: list[AlterReplicaLogDirPartitionResult]
+
+
+class AlterReplicaLogDirsResponse(Message, api_key=34, versions=(1, 2), flexible=2):
+    """The answer to AlterReplicaLogDirsRequest."""
+
+    throttle_time_ms: Int32 = 0
+    results: list[AlterReplicaLogDirTopicResult]

@@ -1,0 +1,370 @@
+"""The life of one partition's log: known, being opened, open, durable, closed, offline.
+
+RULES    1. A log opens nothing before it is first used; recovery happens then, if it must. What needs no opening:
+            names, settings, the checkpointed figures.
+         2. Who may not wait for the disk says `may_block=False` and may be told WouldBlock (blocking.py); a thread
+            opens the log then, once for all who asked.
+         3. Changes of files that need not be made at once are counted until they are made (changes.py).
+         4. The recovery point moves only by `flushed`: all before it, and the epochs up to it, are durable then.
+         5. After a StorageError the log directory goes offline (`go_offline`); from then on every use is refused with
+            KAFKA_STORAGE_ERROR.
+NOT HERE What one does with an open log (log.py), what opening has to mend (recovery.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from protocol.errors import ErrorCode, KafkaError
+from storage.appends import Appends
+from storage.blocking import WouldBlock
+from storage.changes import Change, Later, at_once
+from storage.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
+from storage.disk import Disk, StorageError
+from storage.elsewhere import Elsewhere
+from storage.engine import Engine, EngineFactory
+from storage.leader_epochs import UNDEFINED, LeaderEpochs
+from storage.log_config import LogConfig
+from storage.partition_directory import names_sync
+from storage.producers import ProducerState
+from storage.recovery import OpenParts, open_parts
+from storage.snapshots import Snapshots
+
+
+class Checkpoint(NamedTuple):
+    """What is written down of a log from time to time, and known of it before it is opened."""
+
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+
+
+class OpenableLog:
+    """A log with its names, settings and files; `Log` is one that can be used."""
+
+    __slots__ = (
+        "_appends", "_closed_end", "_disk", "_elsewhere", "_engine", "_engine_factory", "_epoch_to_assign", "_epochs",
+        "_high_watermark", "_is_clean", "_is_named_durably", "_log_start_offset", "_opening", "_pending",
+        "_producers", "_recovery_point", "_refusal", "_retention_due_ms", "_snapshots", "_topic_id",
+        "_unflushed_since_ms", "config", "directory", "doomed", "is_offline", "later", "name", "partition", "path",
+        "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        disk: Disk,
+        engine_factory: EngineFactory,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        *,
+        known: Checkpoint = Checkpoint(),  # noqa: B008  # immutable
+        is_clean: bool = True,
+        topic_id: bytes | None = None,
+        is_new: bool = False,
+    ) -> None:
+        """Know where the log lies and open nothing.
+
+        Args:
+            disk: the file system.
+            engine_factory: makes the engine when the log is opened.
+            directory: the log directory; the partition's own, which exists, lies in it.
+            topic: its name.
+            partition: its number.
+            config: what it obeys.
+            known: as checkpointed.
+            is_clean: whether it was closed cleanly, so that nothing has to be recovered.
+            topic_id: None where it is to be read from the partition's metadata file.
+            is_new: whether the directory was made just now, so that its name is not durable yet.
+        """
+        self._disk = disk
+        self._engine_factory = engine_factory
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.name = f"{topic}-{partition}"
+        self.path = f"{directory}/{self.name}"
+        self.config = config
+        self.is_offline = False
+        self.later: Later = at_once
+        """Makes the changes of files that need not be made at this moment (changes.py)."""
+        self._pending: set[Change] = set()  # handed to `later` and not made yet
+        self.doomed: list[tuple[int, list[str]]] = []
+        """Files out of use, with the time from which they may be deleted."""
+        self._topic_id = topic_id
+        self._is_clean = is_clean
+        self._is_named_durably = not is_new
+        self._recovery_point, self._log_start_offset, self._high_watermark = known
+        self._epoch_to_assign = UNDEFINED
+        self._unflushed_since_ms = -1
+        self._retention_due_ms = 0
+        self._closed_end = -1
+        self._opening: WouldBlock[OpenParts] | None = None  # under way in a thread
+        self._refusal: KafkaError | None = None  # what that thread found instead of a log
+        self._elsewhere: Elsewhere | None = None  # questions that threads answer
+        # The parts of an open log; `_engine` tells whether it is one.
+        self._engine: Engine | None = None
+        self._appends: Appends
+        self._epochs: LeaderEpochs
+        self._producers: ProducerState
+        self._snapshots: Snapshots
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r}, {'open' if self._engine is not None else 'not open'})"
+
+    # ---- life --------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has been used, and so opened (rule 1)."""
+        return self._engine is not None
+
+    @property
+    def needs_recovery(self) -> bool:
+        """Whether opening it will scan what lies behind the recovery point."""
+        return not self._is_clean
+
+    @property
+    def topic_id(self) -> bytes | None:
+        """The topic's id; None where the partition's metadata file is missing."""
+        if self._topic_id is None:
+            self._topic_id = read_topic_id(self._disk, f"{self.path}/{PARTITION_METADATA}")
+        return self._topic_id
+
+    def assign_topic_id(self, topic_id: bytes) -> None:
+        """Write down whose log this is, where that is not known."""
+        write_topic_id(self._disk, f"{self.path}/{PARTITION_METADATA}", topic_id)
+        self._topic_id = topic_id
+
+    def bytes_to_recover(self) -> int:
+        """How much opening it will have to check; opens no file."""
+        if self._is_clean:
+            return 0
+        engine = self._engine_factory(self.path, self.config)
+        start_offset = engine.open(self._recovery_point)
+        return 0 if start_offset is None else engine.bytes_to_recover(start_offset)
+
+    def open(self, *, may_block: bool = True) -> Engine:
+        """Open and, where that is needed, recover; harmless when open. The engine is for looking at only.
+
+        Raises:
+            KafkaError: the directory is offline, or nothing can be made of what lies there.
+            WouldBlock: it is not open and `may_block` is false, or a thread is opening it already.
+        """
+        engine = self._engine
+        if engine is not None:
+            return engine
+        if self.is_offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory of {self.name} is offline")
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+        if may_block and self._opening is None:
+            return self._adopt(self._opener()())
+        if self._opening is None:
+            self._opening = WouldBlock(self._opener(), self._opened)
+        raise self._opening
+
+    def _opener(self) -> Callable[[], OpenParts]:
+        """Closed work that opens what lies on disk."""
+        return partial(
+            open_parts,
+            self._disk,
+            self.path,
+            self.name,
+            self._engine_factory(self.path, self.config),
+            recovery_point=None if self._is_clean else self._recovery_point,
+            log_start_offset=self._log_start_offset,
+        )
+
+    def _opened(self, parts: OpenParts | KafkaError) -> None:
+        self._opening = None
+        if isinstance(parts, KafkaError):
+            self._refusal = parts
+        elif not self.is_offline:
+            self._adopt(parts).update_config(self.config)  # which may have changed meanwhile
+
+    def _adopt(self, parts: OpenParts) -> Engine:
+        engine, self._epochs, self._producers, self._snapshots, self._log_start_offset = parts
+        self._appends = Appends(self.name, parts, self.config)
+        self._engine = engine
+        engine.later = self._snapshots.later = self.change
+        self._is_clean = True
+        self.high_watermark = self._high_watermark
+        if self._epoch_to_assign != UNDEFINED:
+            self._epochs.assign(self._epoch_to_assign, engine.end_offset)
+            self._epoch_to_assign = UNDEFINED
+        return engine
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether changes of its files are still to be made."""
+        return bool(self._pending)
+
+    def change(self, change: Change, later: Later | None = None) -> None:
+        """Make a change of its files, now or later (changes.py)."""
+
+        def unless_offline() -> None:
+            try:
+                if not self.is_offline:
+                    change()
+            except StorageError:
+                if not self.is_offline:  # else the directory failed, or the log was deleted meanwhile
+                    raise
+            finally:
+                self._pending.discard(unless_offline)
+
+        self._pending.add(unless_offline)
+        (later or self.later)(unless_offline)
+
+    def close(self, *, sync: bool = True) -> None:
+        """Close so that it can be opened again without recovery.
+
+        With `sync` that holds after a loss of power too; without, when somebody has synced the whole file system
+        and then says `vouch`.
+        """
+        engine = self._engine
+        if engine is None:
+            return
+        assert not self._appends.are_under_way, "appends are committed or aborted before a close"
+        assert not self._pending, "changes of files are made before a close"
+        engine.later = self._snapshots.later = at_once
+        self._closed_end = end_offset = engine.end_offset
+        if end_offset and (not self._snapshots.offsets or self._snapshots.offsets[-1] != end_offset):
+            self._snapshots.take(end_offset, self._producers.snapshot(), sync=sync)
+        if sync:
+            self.sync_work()()
+            self.flushed(end_offset)
+        self._epochs.write(sync=sync)
+        self._recovery_point = engine.recovery_point
+        engine.close()
+        self._let_go()
+
+    def vouch(self) -> None:
+        """What was closed without a sync is durable now."""
+        if self._closed_end >= 0:
+            self._recovery_point = self._closed_end
+
+    def release(self) -> bool:
+        """Close without a sync, to be opened at the next use; False while anything is unflushed, unwritten or under way."""
+        if self._engine is not None:
+            if self._appends.are_under_way or self.unflushed_messages or self._pending:
+                return False
+            epochs = self._epochs.collect_write()
+            if epochs is not None:
+                self.change(epochs)
+            if self._pending:
+                return False
+            self.close(sync=False)
+        return True
+
+    def go_offline(self) -> None:
+        """Refuse every use from now on, and write nothing any more."""
+        self.is_offline = True
+        if self._engine is not None:
+            self._appends.give_up()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._engine = None
+        self._is_cut()
+        self._elsewhere = None
+
+    def _is_cut(self) -> None:
+        if self._elsewhere is not None:
+            self._elsewhere.give_up()
+
+    def delete(self) -> None:
+        """Give up the data and refuse every use; the directory is the caller's to remove."""
+        engine = self._engine
+        self.go_offline()
+        if engine is not None:
+            engine.delete()
+
+    def update_config(self, config: LogConfig) -> None:
+        """Obey other settings from the next append on."""
+        self.config = config
+        self._retention_due_ms = 0
+        if self._engine is not None:
+            self._engine.update_config(config)
+            self._appends.obey(config)
+
+    # ---- what is known without opening ------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int:
+        """Up to here the records are on enough replicas."""
+        return self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        engine = self._engine
+        if engine is not None:
+            offset = min(max(offset, self._log_start_offset), engine.end_offset)
+            self._producers.high_watermark_moved(offset)
+        self._high_watermark = offset
+
+    @property
+    def flushed_end_offset(self) -> int:
+        """All before it is durable."""
+        engine = self._engine
+        return engine.flushed_end_offset if engine is not None else self._recovery_point
+
+    @property
+    def recovery_point(self) -> int:
+        """From here on everything is checked after a crash."""
+        engine = self._engine
+        return engine.recovery_point if engine is not None else self._recovery_point
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What is to be written down; known without opening."""
+        return Checkpoint(self.recovery_point, self._log_start_offset, self._high_watermark)
+
+    # ---- flush -------------------------------------------------------------------------------------------
+
+    @property
+    def unflushed_messages(self) -> int:
+        """Records behind the recovery point."""
+        engine = self._engine
+        return engine.end_offset - engine.flushed_end_offset if engine is not None else 0
+
+    def is_flush_due(self, wall_ms: int) -> bool:
+        """Whether records have waited for `flush.ms`, or too many, or in a segment that is full."""
+        if self._engine is None or self._unflushed_since_ms < 0:
+            return False
+        config = self.config
+        return (
+            self._appends.has_rolled
+            or wall_ms - self._unflushed_since_ms >= config.flush_ms
+            or self.unflushed_messages >= config.flush_messages
+        )
+
+    def sync_work(self) -> Callable[[], None]:
+        """What makes the log durable up to its present end; say `flushed` with that end when it has succeeded."""
+        engine = self.open()
+        works = [engine.collect_sync().run, self._epochs.collect_write(), self._snapshots.collect_sync()]
+        if not self._is_named_durably:
+            self._is_named_durably = True
+            works.append(names_sync(self._disk, self.directory, self.path))
+        self._appends.has_rolled = False
+        self._unflushed_since_ms = -1
+
+        def run() -> None:
+            try:
+                for work in works:
+                    if work is not None and not self.is_offline:
+                        work()
+            except StorageError:
+                if not self.is_offline:  # else the log was deleted while the thread was at work
+                    raise
+
+        return run
+
+    def flushed(self, end_offset: int) -> None:
+        """All before `end_offset` is durable: a sync work made when the log ended there has succeeded."""
+        if self._engine is not None:
+            self._engine.mark_flushed(end_offset)

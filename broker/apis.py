@@ -26,6 +26,7 @@ from broker.handlers.delete_records import DeleteRecordsHandler
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.group_offsets import GroupOffsetsHandlers
+from broker.handlers.log_dirs import LogDirsHandler
 from broker.handlers.metadata import MetadataHandlers
 from broker.handlers.offsets import OffsetsHandler
 from broker.handlers.produce import ProduceHandler
@@ -80,6 +81,7 @@ def client_apis(
     purgatory: Purgatory,
     addresses: Addresses,
     authorizer: Authorizer,
+    log_dirs: LogDirsHandler,
 ) -> Router:
     """The table of a listener that clients connect to."""
 
@@ -118,6 +120,7 @@ def client_apis(
             *_admin(config, controller, authorizer).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
+            *log_dirs.routes(),
         ]
     )
 

@@ -26,6 +26,7 @@ from broker.addresses import Addresses
 from broker.apis import client_apis, controller_apis, group_runtime
 from broker.config import BrokerConfig, Endpoint
 from broker.handlers.dispatch import Dispatcher
+from broker.handlers.log_dirs import LogDirsHandler
 from broker.housekeeping import Housekeeping
 from broker.isr_requests import IsrRequests
 from broker.network.cold import Warmer
@@ -265,6 +266,7 @@ class Server:
                 self._purgatory,
                 Addresses(config.node_id, wildcards),
                 self._authorizer,
+                LogDirsHandler(self._log_manager, self._replicas, self._worker, self._authorizer),
             )
         )
 

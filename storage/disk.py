@@ -412,6 +412,12 @@ class Disk:
             figures = os.statvfs(path)
         return figures.f_bavail * figures.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        """The size of the file system where `path` lies."""
+        with _reported("ask the size of", path):
+            figures = os.statvfs(path)
+        return figures.f_blocks * figures.f_frsize
+
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino

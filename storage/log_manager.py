@@ -20,7 +20,7 @@ NOT HERE One log (log.py), meta.properties (replication/formatting.py), when to 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -39,6 +39,7 @@ from storage.log import Checkpoint, Log
 from storage.log_config import LogConfig
 from storage.partition_directory import DELETED, STRAY, aside_name, make, partition_of
 from storage.segments.segment_engine import SegmentEngine
+from storage.usage import Usage
 
 LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
@@ -382,6 +383,10 @@ class LogManager:
             if since + delay_ms <= wall_ms:
                 found.setdefault(path.rpartition("/")[0], ([], []))[1].append(path)
         return [(directory, partial(_remove, self._disk, *what)) for directory, what in found.items()]
+
+    def usage(self, directory: str, logs: Iterable[str]) -> Usage:
+        """A look, to be run by a thread, at how much a log directory holds, and these of its logs by path."""
+        return Usage(self._disk, directory, logs)
 
     def close_idle(self) -> None:
         """Let go of descriptors that were not used since the last call."""

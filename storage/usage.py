@@ -1,0 +1,45 @@
+"""What a log directory holds, in bytes: a look for a thread.
+
+RULES    1. Logs that are open know their size; of the others the files are looked at, and none is opened.
+         2. A log that is taken away meanwhile has no size; that is no failure of the disk.
+NOT HERE Which logs there are (log_manager.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from storage.disk import Disk, StorageError
+from storage.segments.layout import LOG
+
+
+class Usage:
+    """Of one log directory; known when `run` is over."""
+
+    def __init__(self, disk: Disk, directory: str, logs: Iterable[str]) -> None:
+        """`logs` are the paths of those whose size is to be found out."""
+        self._disk = disk
+        self._directory = directory
+        self._logs = tuple(logs)
+        self.total_bytes = self.usable_bytes = -1
+        """Of its file system, and what may still be written there."""
+        self.sizes: dict[str, int] = {}
+        """By the paths of logs."""
+
+    def run(self) -> None:
+        """Ask the file system.
+
+        Raises:
+            StorageError: it does not answer.
+        """
+        self.total_bytes = self._disk.total_bytes(self._directory)
+        self.usable_bytes = self._disk.free_bytes(self._directory)
+        self.sizes = {path: self._size_of(path) for path in self._logs}
+
+    def _size_of(self, path: str) -> int:
+        try:
+            return sum(self._disk.size(f"{path}/{name}") for name in self._disk.listdir(path) if name.endswith(LOG))
+        except StorageError:
+            if self._disk.is_dir(path):
+                raise
+            return 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from storage.appends import Appends
@@ -33,12 +33,17 @@ from storage.recovery import OpenParts, open_parts
 from storage.snapshots import Snapshots
 
 
+NEVER_CLEANED: Final = -1
+
+
 class Checkpoint(NamedTuple):
     """What is written down of a log from time to time, and known of it before it is opened."""
 
     recovery_point: int = 0
     log_start_offset: int = 0
     high_watermark: int = 0
+    first_dirty_offset: int = NEVER_CLEANED
+    """Where the next compaction begins."""
 
 
 class OpenableLog:
@@ -48,7 +53,8 @@ class OpenableLog:
         "_appends", "_closed_end", "_disk", "_elsewhere", "_engine", "_engine_factory", "_epoch_to_assign", "_epochs",
         "_high_watermark", "_is_clean", "_is_named_durably", "_log_start_offset", "_opening", "_pending",
         "_producers", "_recovery_point", "_refusal", "_retention_due_ms", "_snapshots", "_topic_id",
-        "_unflushed_since_ms", "config", "directory", "doomed", "is_offline", "later", "name", "partition", "path",
+        "_unflushed_since_ms", "config", "cuts", "directory", "doomed", "first_dirty_offset", "is_being_cleaned",
+        "is_offline", "later", "name", "partition", "path",
         "topic",
     )  # fmt: skip
 
@@ -97,7 +103,10 @@ class OpenableLog:
         self._topic_id = topic_id
         self._is_clean = is_clean
         self._is_named_durably = not is_new
-        self._recovery_point, self._log_start_offset, self._high_watermark = known
+        self._recovery_point, self._log_start_offset, self._high_watermark, self.first_dirty_offset = known
+        self.cuts = 0
+        """How often something was taken off its end, or all of it away."""
+        self.is_being_cleaned = False
         self._epoch_to_assign = UNDEFINED
         self._unflushed_since_ms = -1
         self._retention_due_ms = 0
@@ -123,6 +132,12 @@ class OpenableLog:
         return self._engine is not None
 
     @property
+    def is_untouched(self) -> bool:
+        """Whether it was made just now and not used since: it holds nothing, and need not be opened to see that."""
+        is_closed = self._engine is None and self._closed_end < 0
+        return is_closed and not self._is_named_durably and not self.is_offline
+
+    @property
     def needs_recovery(self) -> bool:
         """Whether opening it will scan what lies behind the recovery point."""
         return not self._is_clean
@@ -143,7 +158,7 @@ class OpenableLog:
         """How much opening it will have to check; opens no file."""
         if self._is_clean:
             return 0
-        engine = self._engine_factory(self.path, self.config)
+        engine = self._new_engine()
         start_offset = engine.open(self._recovery_point)
         return 0 if start_offset is None else engine.bytes_to_recover(start_offset)
 
@@ -175,10 +190,15 @@ class OpenableLog:
             self._disk,
             self.path,
             self.name,
-            self._engine_factory(self.path, self.config),
+            self._new_engine(),
             recovery_point=None if self._is_clean else self._recovery_point,
             log_start_offset=self._log_start_offset,
         )
+
+    def _new_engine(self) -> Engine:
+        engine = self._engine_factory(self.path, self.config)
+        engine.was_compacted = self.first_dirty_offset != NEVER_CLEANED
+        return engine
 
     def _opened(self, parts: OpenParts | KafkaError) -> None:
         self._opening = None
@@ -286,6 +306,8 @@ class OpenableLog:
 
     def update_config(self, config: LogConfig) -> None:
         """Obey other settings from the next append on."""
+        if self.config.is_compacted and not config.is_compacted and self.first_dirty_offset == NEVER_CLEANED:
+            self.first_dirty_offset = self._log_start_offset  # a follower of a compacted log has its gaps: remember
         self.config = config
         self._retention_due_ms = 0
         if self._engine is not None:
@@ -322,7 +344,7 @@ class OpenableLog:
     @property
     def checkpoint(self) -> Checkpoint:
         """What is to be written down; known without opening."""
-        return Checkpoint(self.recovery_point, self._log_start_offset, self._high_watermark)
+        return Checkpoint(self.recovery_point, self._log_start_offset, self._high_watermark, self.first_dirty_offset)
 
     # ---- flush -------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Reads a partition back into a state machine, slice by slice.
 
 RULES    1. A slice takes a few milliseconds of the loop, however long the partition is.
-         2. What is read is what the log held when the loading began; nobody appends before it has ended.
+         2. What is read is what the log held when the loading began; nobody appends before it has ended. Where the
+            disk would have to be waited for, the step says so, and the next one tries again.
          3. Records of plain batches are cut out by hand: a broker that starts may have a million of them before it.
          4. Broken bytes are a KafkaError or a MalformedRequest; such a partition is not served at all.
 NOT HERE What a record means (the machine), when the next slice comes (`runtime.py`).
@@ -9,9 +10,9 @@ NOT HERE What a record means (the machine), when the next slice comes (`runtime.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from struct import Struct
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.record_bytes import read_varint
@@ -27,6 +28,9 @@ from protocol.records import (
     parse_header,
     records,
 )
+from storage.blocking import WouldBlock
+
+T = TypeVar("T")
 
 SLICE_BYTES: Final = 256 * 1024
 MAX_RECORDS_BYTES: Final = 64 * 1024 * 1024
@@ -53,16 +57,23 @@ class Loadable(Protocol):
 class ReadableLog(Protocol):
     """The log as far as reading it back goes."""
 
-    @property
-    def start_offset(self) -> int:
-        """Where it begins."""
+    def bounds(self) -> tuple[int, int]:
+        """Where it begins and ends.
 
-    @property
-    def end_offset(self) -> int:
-        """Where it ends."""
+        Raises:
+            WouldBlock: only the disk knows.
+        """
 
     def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview:
-        """Whole batches from the one that holds `offset` or the next one; at least one if there is one."""
+        """Whole batches from the one that holds `offset` or the next one; at least one if there is one.
+
+        Raises:
+            WouldBlock: they are not at hand.
+        """
+
+
+Step = WouldBlock[Any] | None
+"""What a step came to: nothing but progress, or what has to be waited for before the next one."""
 
 
 class Loader:
@@ -71,25 +82,23 @@ class Loader:
     def __init__(self, log: ReadableLog, machine: Loadable) -> None:
         self._log = log
         self._machine = machine
-        self._position = log.start_offset
-        self._end = log.end_offset
+        self._position = 0
         self.records = 0
         """Records read so far."""
 
-    @property
-    def is_quick(self) -> bool:
-        """Whether there is nothing to read."""
-        return self._position >= self._end
-
-    def steps(self) -> Iterator[None]:
-        """Do all of it.
+    def steps(self) -> Iterator[Step]:
+        """Do all of it; an empty partition has no steps.
 
         Raises:
             KafkaError, MalformedRequest: the partition is broken; StorageError: its disk is.
         """
-        while self._position < self._end:
-            self._feed(bytes(self._log.read(self._position, SLICE_BYTES)))
-            yield
+        self._position, end = yield from _patiently(self._log.bounds)
+        if self._position < end:
+            yield None
+        while self._position < end:
+            data = yield from _patiently(lambda: self._log.read(self._position, SLICE_BYTES))
+            self._feed(bytes(data))
+            yield None
         yield from self._machine.finish_loading()
 
     def _feed(self, data: bytes) -> None:
@@ -122,6 +131,15 @@ class Loader:
                     self._machine.load(record.key, record.value, producer_id)
             elif control_type(record.key) in {ControlType.ABORT, ControlType.COMMIT}:
                 self._machine.load_marker(header.producer_id, control_type(record.key) == ControlType.COMMIT)
+
+
+def _patiently(ask: Callable[[], T]) -> Generator[WouldBlock[Any], None, T]:
+    """What `ask` answers in the end; every time that it would block is a step."""
+    while True:
+        try:
+            return ask()
+        except WouldBlock as blocked:
+            yield blocked
 
 
 def _feed_plain(data: bytes, at: int, stop: int, count: int, producer_id: int, load: Load) -> None:

@@ -6,10 +6,12 @@ NOT HERE What is written and when it counts (`runtime.py`), the partition itself
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from broker.coordinators.runtime import Clock
 from protocol.errors import ErrorCode, KafkaError
 from replication.replica_manager import ReplicaManager
+from storage.blocking import WouldBlock
 from storage.log import AppendInfo
 from storage.validation import Origin
 
@@ -24,17 +26,16 @@ class ReplicaLog:
         self._topic = topic
         self._partition = partition
         self._clock = clock
-        self._log = replicas.find(topic, partition).log
+        self._replica = replicas.find(topic, partition)
+        self._log = self._replica.log
 
-    @property
-    def start_offset(self) -> int:
-        """Where it begins."""
-        return self._log.log_start_offset
-
-    @property
-    def end_offset(self) -> int:
-        """Where it ends."""
-        return self._log.log_end_offset
+    def bounds(self) -> tuple[int, int]:
+        """Where it begins and ends."""
+        log = self._log
+        if log.is_untouched:
+            return 0, 0
+        log.open(may_block=False)
+        return log.log_start_offset, log.log_end_offset
 
     @property
     def max_batch_bytes(self) -> int:
@@ -59,4 +60,8 @@ class ReplicaLog:
 
     def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview:
         """Whole batches from the one that holds `offset`."""
-        return self._log.read_records(offset, max_bytes)
+        return self._log.read_records(offset, max_bytes, may_block=False)
+
+    def await_disk(self, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
+        """Call `then` when what would have blocked is done, or has failed."""
+        self._replicas.await_disk(self._replica, blocked, then)

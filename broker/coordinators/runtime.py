@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from struct import Struct
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from broker.coordinators.java import abs_hash
 from broker.coordinators.loading import Loadable, Loader, ReadableLog
@@ -29,6 +29,7 @@ from protocol.schema import Message
 from replication.deadlines import Deadline, Deadlines
 from replication.image import Changes, MetadataImage
 from replication.state_machine import Decision
+from storage.blocking import WouldBlock
 from storage.disk import StorageError
 
 _log = logging.getLogger("barnabas.coordinators")
@@ -118,6 +119,9 @@ class ShardLog(ReadableLog, Protocol):
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
         """Append; `done` is called when the batch is committed, or cannot be; at once when it was refused."""
+
+    def await_disk(self, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
+        """Call `then` when what would have blocked is done, or has failed."""
 
 
 class Commit:
@@ -252,27 +256,21 @@ class Shard(Generic[M]):
     # ---- loading
 
     def start(self) -> None:
-        """Read the partition back; an empty one serves at once."""
-        if self._loader.is_quick:
-            for _ in self._steps:
-                pass
-            self._serve()
-        else:
-            self._deadlines.schedule(self.mono_ms() + 1, self._load_slice)
-
-    def _load_slice(self) -> None:
+        """Read the partition back, slice by slice; an empty one serves at once."""
         if self.state is not ShardState.LOADING:
             return
         try:
-            is_done = next(self._steps, self) is self
+            step = next(self._steps, self)
         except (KafkaError, MalformedRequest, StorageError) as error:
             _log.error("%s-%d cannot be loaded: %s", self._runtime.topic, self.partition, error)
             self.leave()
             return
-        if is_done:
+        if step is self:
             self._serve()
+        elif isinstance(step, WouldBlock):
+            self._log.await_disk(step, self.start)
         else:
-            self._deadlines.schedule(self.mono_ms() + 1, self._load_slice)
+            self._deadlines.schedule(self.mono_ms() + 1, self.start)
 
     def _serve(self) -> None:
         self.state = ShardState.ACTIVE

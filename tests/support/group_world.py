@@ -32,6 +32,7 @@ from protocol.records import headers, patch
 from protocol.schema import Message
 from replication.deadlines import Deadlines
 from replication.image import BrokerImage, Changes, Endpoint, MetadataImage, PartitionState, TopicImage
+from storage.blocking import WouldBlock
 
 NODE = 1
 START_WALL_MS = 1_700_000_000_000
@@ -66,12 +67,21 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
-        self.start_offset = 0
         self.end_offset = 0
         self.max_batch_bytes = 1_048_588
         self.refusal: ErrorCode | None = None
         self.is_holding = False
         self.held: list[Callable[[ErrorCode], None]] = []
+
+    def bounds(self) -> tuple[int, int]:
+        """Where it begins and ends."""
+        return 0, self.end_offset
+
+    def await_disk(self, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
+        """Wait at once."""
+        blocked.run()
+        blocked.finish()
+        then()
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
         """Take a batch."""

@@ -17,6 +17,7 @@ from protocol.errors import ErrorCode
 from replication.image import Changes
 from replication.work import Done, Run
 from storage.disk import StorageError
+from tests.support.cold_disk import ColdDisk
 from tests.support.replica_world import HeldWorker, World
 from tests.unit.broker.test_runtime import commit_request, fetch_request
 
@@ -32,7 +33,7 @@ class HeldSyncs(HeldWorker):
 class Coordination:
     """The offset handlers over the partitions of a replica world, which is its clock too."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, is_patient: bool = True) -> None:
         self.world = world
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
@@ -42,7 +43,9 @@ class Coordination:
             self,
         )
         self.handlers = GroupOffsetsHandlers(self.runtime, lambda: world.image, world.authorizer)
-        self.lead()
+        self.take_over()
+        while is_patient and self.runtime.is_loading:
+            world.pass_time(1)
 
     def mono_ms(self) -> int:
         return self.world.mono_ms
@@ -50,11 +53,9 @@ class Coordination:
     def wall_ms(self) -> int:
         return self.world.wall_ms
 
-    def lead(self) -> None:
-        """Take over what the image says."""
+    def take_over(self) -> None:
+        """Coordinate what the image says."""
         self.runtime.image_changed(Changes.everything(self.world.image), self.world.image, 1)
-        while self.runtime.is_loading:
-            self.world.pass_time(1)
 
     def commit(self, offset: int) -> Any:
         return self.handlers.offset_commit(self.world.context(8, 8), commit_request(offset))
@@ -148,7 +149,7 @@ def test_a_partition_that_cannot_be_read_is_not_coordinated(tmp_path: Path) -> N
     groups = Coordination(world)
     groups.runtime.close()
     del world.replicas.partitions[OFFSETS_TOPIC, 0]
-    groups.lead()
+    groups.take_over()
     assert list(groups.runtime.shards) == [1]
 
 
@@ -179,3 +180,39 @@ def test_a_group_can_be_deleted_with_many_offsets(tmp_path: Path, size: int) -> 
     assert shard.execute(decision).error is ErrorCode.NONE
     groups.runtime.close()
     assert Coordination(world).committed() == -1
+
+
+def test_a_partition_is_loaded_without_waiting_for_a_cold_disk(tmp_path: Path) -> None:
+    """Design D6: opening and reading happen in a reader thread; meanwhile the group is loading."""
+    worker, disk = HeldSyncs(), ColdDisk(keeps=False)
+    world = World(tmp_path, worker=worker, disk=disk)
+    world.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
+    world.create("t", 1)
+    first = Coordination(world)
+    for offset in range(10):
+        first.commit(offset)
+    first.runtime.close()
+    log = world.replicas.find(OFFSETS_TOPIC, 0).log
+    log.close()
+    worker.holds_reads = True
+    with disk.guarded():
+        second = Coordination(world, is_patient=False)
+    waits = 0
+    while second.runtime.is_loading:
+        if worker.reads:
+            waits += 1
+            worker.let_read()
+        with disk.guarded():
+            world.pass_time(1)
+    assert waits >= 2
+    assert second.committed() == 9
+
+
+def test_a_new_partition_serves_at_once(tmp_path: Path) -> None:
+    """A coordinator whose partition was made just now has nothing to load, and opens nothing to see that."""
+    worker, disk = HeldSyncs(), ColdDisk(keeps=False)
+    world = World(tmp_path, worker=worker, disk=disk)
+    world.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
+    worker.holds_reads = True
+    with disk.guarded():
+        assert not Coordination(world, is_patient=False).runtime.is_loading

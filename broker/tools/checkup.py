@@ -19,6 +19,7 @@ from replication.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, Unu
 from replication.image import MetadataImage, TopicImage
 from replication.metadata_records import UnreadableMetadata, read_snapshot, snapshot_name
 from storage.checkpoints import (
+    FIRST_DIRTY,
     HIGH_WATERMARKS,
     LOG_STARTS,
     PARTITION_METADATA,
@@ -30,7 +31,7 @@ from storage.checkpoints import (
 from storage.disk import Disk, StorageError
 from storage.inspection.findings import Finding, Severity
 from storage.inspection.partition_check import PartitionCheck
-from storage.log import Checkpoint
+from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.log_manager import CLEAN_SHUTDOWN
 from storage.partition_directory import DELETED, STRAY, partition_of
 
@@ -95,15 +96,17 @@ class Checkup:
         return partition_of(name) is not None and self._disk.is_dir(path)
 
     def _look_at_small_files(self, directory: str, names: list[str]) -> None:
-        found = [self._offsets(f"{directory}/{name}") for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)]
-        points, starts, watermarks = found
+        files = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY)
+        points, starts, watermarks, first_dirty = [self._offsets(f"{directory}/{name}") for name in files]
         self._known[directory] = {
-            key: Checkpoint(points.get(key, 0), starts.get(key, 0), watermarks.get(key, 0))
+            key: Checkpoint(
+                points.get(key, 0), starts.get(key, 0), watermarks.get(key, 0), first_dirty.get(key, NEVER_CLEANED)
+            )
             for key in points.keys() | starts.keys() | watermarks.keys()
         }
         there = {partition_of(name) for name in names}
         for key, known in self._known[directory].items():
-            if key not in there and any(known):
+            if key not in there and any(known[:3]):
                 self._add(Severity.NOTE, directory, f"Its checkpoints name {key[0]}-{key[1]}, which is not there.")
         marker = f"{directory}/{CLEAN_SHUTDOWN}"
         if CLEAN_SHUTDOWN not in names:

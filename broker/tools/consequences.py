@@ -7,7 +7,7 @@ NOT HERE The recovery (recovery_run.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from broker.tools.recovery_run import CORRUPT
 from storage.disk import Disk
@@ -26,11 +26,12 @@ def by_directory(disk: RehearsalDisk) -> dict[str, list[FileChange]]:
     return found
 
 
-def sentences(changes: Iterable[FileChange], end_offset: int | None) -> list[str]:
+def sentences(changes: Sequence[FileChange], end_offset: int | None) -> list[str]:
     """What these changes in a partition's directory come to; `end_offset` is where the log ends then."""
     disk = Disk()
     cut = lost = 0
     anew, aside, other = [], [], []
+    gone = {os.path.splitext(path)[0] for path, _, after in changes if path.endswith(LOG) and after is None}
     for path, before, after in changes:
         name = os.path.basename(path)
         if name.endswith(CORRUPT):
@@ -39,8 +40,9 @@ def sentences(changes: Iterable[FileChange], end_offset: int | None) -> list[str
             kept = min(after or 0, before)
             cut += before - kept
             lost += _records_behind(disk, path, kept)
-        elif name.endswith(_INDEXES) and before != after and after is None:
-            other.append(f"deletes {name}")
+        elif name.endswith(_INDEXES) and after is None:
+            if os.path.splitext(path)[0] not in gone:
+                other.append(f"deletes {name}")
         elif name.endswith(_INDEXES):
             anew.append(name)
     told = [f"sets {', '.join(aside)} aside"] if aside else []

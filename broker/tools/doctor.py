@@ -143,6 +143,6 @@ def _new(refusals: list[Finding], findings: list[Finding]) -> list[Finding]:
 def _told(disk: RehearsalDisk, run: RecoveryRun, concerned: set[str]) -> dict[str, list[str]]:
     changes = by_directory(disk)
     told = {path: sentences(changes.get(path, []), run.ends.get(path)) for path in changes.keys() | concerned}
-    for old, new in disk.renamed_directories:
-        told[old] = [f"sets it aside as {new.rpartition('/')[2]}"]
+    for path in disk.renamed_directories:
+        told[path] = ["sets it aside as a stray"]
     return told

@@ -20,7 +20,7 @@ from storage.inspection.findings import Finding, Severity
 from storage.inspection.indexes import ENTRY_SIZES, TRANSACTION_INDEX, StoredTransaction, transaction_entries
 from storage.inspection.segment_check import SegmentCheck
 from storage.leader_epochs import UNDEFINED
-from storage.log import Checkpoint
+from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.producers import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
 from storage.recovery import replay
 from storage.segments.layout import CLEANED, DELETED, INDEXES, LOG, SWAP
@@ -54,6 +54,7 @@ class PartitionCheck:
 
     def run(self, known: Checkpoint) -> None:
         """Look at everything; `known` is what the checkpoints of the log directory say."""
+        self._is_compacted |= known.first_dirty_offset != NEVER_CLEANED  # it is not any more, but it was
         names = self._disk.listdir(self.path)
         bases = sorted(int(name[:_DIGITS]) for name in names if _is_segments(name, LOG))
         self._check_names(names, set(bases))
@@ -204,7 +205,7 @@ class PartitionCheck:
     # ---- checkpoints of the log directory ----------------------------------------------------------------
 
     def _check_checkpoint(self, known: Checkpoint) -> None:
-        point, start, watermark = known
+        point, start, watermark, _ = known
         end = self.end_offset
         if start > end:
             text = f"Its checkpointed start {start} lies behind its end {end}: a start empties it."

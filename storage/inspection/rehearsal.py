@@ -121,8 +121,8 @@ class RehearsalDisk(Disk):
         self._contents: dict[str, _Content | None] = {}
         self._gone: set[str] = set()
         self._made: set[str] = set()
-        self.renamed_directories: list[tuple[str, str]] = []
-        """(old path, new path)"""
+        self.renamed_directories: list[str] = []
+        """Their old paths."""
 
     def changes(self) -> list[FileChange]:
         """The files that are not as they were."""
@@ -191,7 +191,7 @@ class RehearsalDisk(Disk):
         if self.is_dir(source):
             self._gone.add(source)
             self._contents = {path: c for path, c in self._contents.items() if not path.startswith(f"{source}/")}
-            self.renamed_directories.append((source, target))
+            self.renamed_directories.append(source)
             return
         self.open(source, write=True)
         self._contents[target] = self._contents[source]

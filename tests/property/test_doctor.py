@@ -19,11 +19,10 @@ from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, crc_is_valid, headers
 from storage.inspection.findings import Severity
 from storage.log import Isolation
 from storage.log_manager import LogManager
-from tests.support.data_directory import copied, make_data_directory, with_logs
+from tests.support.data_directory import copied, damage, make_data_directory, with_logs
 from tests.support.logs import bytes_of
 
 SEEDS = 120
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 
 @pytest.fixture(scope="module")
@@ -45,32 +44,6 @@ def looked_at(path: Path, *, repair: bool = False) -> Outcome:
     assert list(text_lines(outcome))
     assert list(json_objects(outcome))
     return outcome
-
-
-def damage(path: Path, dice: random.Random) -> list[str]:
-    """Change some files at random; what was done, in words."""
-    if dice.random() < 0.3:
-        (path / CLEAN_SHUTDOWN).unlink(missing_ok=True)
-    done = []
-    for _ in range(dice.choice((1, 1, 2, 3))):
-        files = sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
-        file = dice.choice(files)
-        content = bytearray(file.read_bytes())
-        at = dice.randrange(len(content))
-        kind = dice.choice(("flip", "flip", "overwrite", "cut", "append", "delete"))
-        if kind == "flip":
-            content[at] ^= 1 << dice.randrange(8)
-        elif kind == "overwrite":
-            content[at : at + 20] = dice.randbytes(min(20, len(content) - at))
-        elif kind == "cut":
-            del content[at:]
-        elif kind == "append":
-            content += dice.randbytes(dice.randrange(1, 100))
-        file.write_bytes(content)
-        if kind == "delete":
-            file.unlink()
-        done.append(f"{kind} {file.relative_to(path)} at {at}")
-    return done
 
 
 def test_nothing_is_wrong_with_a_directory_that_nobody_damaged(whole: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ FORMAT   topics: `plain` (two partitions, one segment each; partition 0 with tra
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +22,10 @@ from protocol.records import ControlType
 from storage.disk import Disk
 from storage.log import Log, Origin
 from storage.log_config import LogConfig
-from storage.log_manager import LogManager
+from storage.log_manager import CLEAN_SHUTDOWN, LogManager
 from tests.support.logs import NOW_MS, Idempotent, append, marker
 
+PARTITIONS = (("plain", 0), ("plain", 1), ("split", 0), ("packed", 0), ("empty", 0), ("trimmed", 0))
 SMALL_SEGMENTS = LogConfig(segment_bytes=4000, index_interval_bytes=300)
 
 
@@ -60,15 +62,14 @@ def with_logs(path: Path, act: Callable[[LogManager], None]) -> None:
 def _fill(manager: LogManager) -> None:
     plain, other = _log(manager, "plain", 0), _log(manager, "plain", 1)
     for sequence in range(20):
-        append(plain, f"value {sequence}", epoch=0, producer=Idempotent(7, 0, sequence))
+        append(plain, f"value {sequence}", producer=Idempotent(7, 0, sequence))
         append(other, f"first {sequence}", f"second {sequence}", timestamp_ms=NOW_MS + sequence)
     for kind, producer_id in ((ControlType.ABORT, 8), (ControlType.COMMIT, 9)):
         append(plain, "in a transaction", producer=Idempotent(producer_id, 0, 0, transactional=True))
         plain.append(marker(kind, producer_id, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
     split, trimmed = _log(manager, "split", 0), _log(manager, "trimmed", 0)
     for number in range(60):
-        epoch = number // 20
-        append(split, f"{number}: " + "x" * 200, epoch=epoch, timestamp_ms=NOW_MS + number)
+        append(split, f"{number}: " + "x" * 200, timestamp_ms=NOW_MS + number)
         append(trimmed, "y" * 200)
     packed = _log(manager, "packed", 0)
     for codec in Compression:
@@ -89,3 +90,29 @@ def copied(source: Path, target: Path) -> Path:
     """A copy to be broken."""
     shutil.copytree(source, target)
     return target
+
+
+def damage(path: Path, dice: random.Random) -> list[str]:
+    """Change some files at random; what was done, in words."""
+    if dice.random() < 0.3:
+        (path / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    done = []
+    for _ in range(dice.choice((1, 1, 2, 3))):
+        files = sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
+        file = dice.choice(files)
+        content = bytearray(file.read_bytes())
+        at = dice.randrange(len(content))
+        kind = dice.choice(("flip", "flip", "overwrite", "cut", "append", "delete"))
+        if kind == "flip":
+            content[at] ^= 1 << dice.randrange(8)
+        elif kind == "overwrite":
+            content[at : at + 20] = dice.randbytes(min(20, len(content) - at))
+        elif kind == "cut":
+            del content[at:]
+        elif kind == "append":
+            content += dice.randbytes(dice.randrange(1, 100))
+        file.write_bytes(content)
+        if kind == "delete":
+            file.unlink()
+        done.append(f"{kind} {file.relative_to(path)} at {at}")
+    return done

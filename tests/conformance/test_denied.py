@@ -19,7 +19,7 @@ import pytest
 from broker.config import load_config
 from broker.server import Server
 from protocol.errors import ErrorCode
-from protocol.messages import admin, groups, metadata, produce_fetch, quorum, transactions
+from protocol.messages import admin, groups, logs, metadata, produce_fetch, quorum, transactions
 from protocol.schema import Message, fields_of
 from tests.support.authorizers import DenyingAuthorizer
 from tests.support.batches import batch
@@ -175,6 +175,11 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
             topics=[admin.CreatePartitionsTopic(name="secret", count=2)], timeout_ms=1000, validate_only=False),
         3, [TOPIC],
     ),
+    "DeleteRecords": (
+        logs.DeleteRecordsRequest(topics=[logs.DeleteRecordsTopic(name=n, partitions=[logs.DeleteRecordsPartition(
+            partition_index=0, offset=0)]) for n in ("secret", "nowhere")], timeout_ms=1000), 2, [TOPIC, TOPIC],
+    ),
+    "DescribeLogDirs": (logs.DescribeLogDirsRequest(topics=None), 5, [CLUSTER]),
     "DescribeConfigs": (
         admin.DescribeConfigsRequest(resources=[
             admin.DescribeConfigsResource(resource_type=2, resource_name="secret"),

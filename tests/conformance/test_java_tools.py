@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,8 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
+DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 
@@ -108,6 +112,31 @@ def test_performance_tools_write_and_read_everything(kafka_broker, kafka_topic, 
     assert sum(int(line.rsplit(":", 1)[1]) for line in ends.splitlines()) == 20000
     read = run(CONSUMER_PERFORMANCE, bootstrap, "--topic", kafka_topic, "--num-records", 20000, "--hide-header")
     assert int(read.strip().splitlines()[-1].split(",")[4]) == 20000
+
+
+def test_records_are_deleted_and_directories_described(kafka_broker, kafka_topic, tmp_path: Path) -> None:
+    """kafka-delete-records.sh, kafka-log-dirs.sh."""
+    bootstrap = kafka_broker.bootstrap
+    run(PRODUCER, bootstrap, "--topic", kafka_topic, stdin="".join(f"{n}\n" for n in range(20)))
+    ends = {int(row.split(":")[1]): int(row.split(":")[2]) for row in end_offsets(bootstrap, kafka_topic)}
+    wanted = [{"topic": kafka_topic, "partition": index, "offset": -1} for index in ends]
+    file = tmp_path / "offsets.json"
+    file.write_text(json.dumps({"partitions": wanted, "version": 1}))
+    deleted = run(DELETE_RECORDS, bootstrap, "--offset-json-file", file)
+    for index, end in ends.items():
+        assert f"partition: {kafka_topic}-{index}\tlow_watermark: {end}" in deleted
+    described = run(LOG_DIRS, bootstrap, "--describe", "--topic-list", kafka_topic)
+    (found,) = [json.loads(line) for line in described.splitlines() if line.startswith("{")]
+    (broker,) = found["brokers"]
+    logs = [log for directory in broker["logDirs"] for log in directory["partitions"]]
+    assert {log["partition"] for log in logs} == {f"{kafka_topic}-{index}" for index in ends}
+    assert sum(log["size"] for log in logs) > 0
+    assert {(log["offsetLag"], log["isFuture"]) for log in logs} == {(0, False)}
+
+
+def end_offsets(bootstrap: str, topic: str) -> list[str]:
+    """topic:partition:offset of every partition."""
+    return run(OFFSETS, bootstrap, "--topic", topic).split()
 
 
 def test_the_tool_for_api_versions_understands_every_row(kafka_broker) -> None:

@@ -1,0 +1,183 @@
+"""DeleteRecords and DescribeLogDirs: this broker and Apache Kafka answer the same, and what was deleted stays deleted."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient, TopicPartition
+
+from barnabas import Broker
+from protocol.errors import ErrorCode
+from protocol.messages.admin import CreateTopicsRequest
+from protocol.messages.logs import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+)
+from protocol.messages.produce_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tests.conformance.clients import Sent, produce_kafka_python
+from tests.support.admin_cases import topic
+from tests.support.batches import batch
+from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+E = ErrorCode
+NOW_MS = 1_790_000_000_000
+POLICIES = {"plain": "delete", "compacted": "compact", "both": "compact,delete", "free": "delete"}
+BATCHES = 10
+
+
+@pytest.fixture(scope="module", params=["barnabas", pytest.param("apache-kafka", marks=needs_kafka)])
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
+    """One broker with two log directories, and topics of ten batches each."""
+    path = tmp_path_factory.mktemp(request.param)
+    directories = f"{path / 'a'},{path / 'b'}"
+    started: Any = None
+    if request.param == "apache-kafka":
+        started = ApacheKafka({"log.dirs": directories}, data_dir=path / "a")
+    with started or Broker(data_dir=directories) as broker, RawClient(broker.bootstrap) as client:
+        made = client.ask(
+            CreateTopicsRequest(
+                topics=[topic(name, configs=[("cleanup.policy", policy)]) for name, policy in POLICIES.items()],
+                timeout_ms=10_000,
+            ),
+            7,
+        )
+        assert {row.error_code for row in made.topics} == {0}, made
+        for name in POLICIES:
+            for _ in range(BATCHES):
+                until(lambda name=name: produce(client, name) == E.NONE, f"{name} takes records")
+        yield client
+
+
+def produce(client: RawClient, name: str) -> int:
+    data = PartitionProduceData(index=0, records=bytes(batch(NOW_MS, 1)))
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=name, partition_data=[data])])
+    return client.ask(request, 9).responses[0].partition_responses[0].error_code
+
+
+def delete(client: RawClient, name: str, index: int, offset: int) -> tuple[int, ErrorCode]:
+    """What DeleteRecords answers: low watermark and code."""
+    partition = DeleteRecordsPartition(partition_index=index, offset=offset)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=[partition])], timeout_ms=5000)
+    (told,) = client.ask(request, 2).topics
+    (row,) = told.partitions
+    assert (told.name, row.partition_index) == (name, index)
+    return row.low_watermark, ErrorCode(row.error_code)
+
+
+def test_records_are_deleted_or_not_as_in_kafka(client: RawClient) -> None:
+    """Step by step on one partition, and the refusals."""
+    steps = [
+        (("plain", 0, 0), (0, E.NONE)),
+        (("plain", 0, 4), (4, E.NONE)),
+        (("plain", 0, 2), (4, E.NONE)),
+        (("plain", 0, 11), (-1, E.OFFSET_OUT_OF_RANGE)),
+        (("plain", 0, -2), (-1, E.OFFSET_OUT_OF_RANGE)),
+        (("plain", 1, 0), (-1, E.UNKNOWN_TOPIC_OR_PARTITION)),
+        (("nope", 0, 0), (-1, E.UNKNOWN_TOPIC_OR_PARTITION)),
+        (("a b", 0, 0), (-1, E.UNKNOWN_TOPIC_OR_PARTITION)),
+        (("__consumer_offsets", 0, 0), (-1, E.UNKNOWN_TOPIC_OR_PARTITION)),
+        (("compacted", 0, 1), (-1, E.POLICY_VIOLATION)),
+        (("compacted", 0, -2), (-1, E.POLICY_VIOLATION)),
+        (("both", 0, 1), (1, E.NONE)),
+    ]
+    assert [(asked, delete(client, *asked)) for asked, _ in steps] == steps
+    assert [fetch(client, offset) for offset in (0, 3, 4)] == [E.OFFSET_OUT_OF_RANGE, E.OFFSET_OUT_OF_RANGE, E.NONE]
+    assert earliest(client, "plain") == 4
+    assert delete(client, "plain", 0, -1) == (BATCHES, E.NONE)
+    assert earliest(client, "plain") == BATCHES
+
+
+def fetch(client: RawClient, offset: int) -> int:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="plain", partitions=[partition])])
+    return client.ask(request, 12).responses[0].partitions[0].error_code
+
+
+def earliest(client: RawClient, name: str) -> int:
+    asked = ListOffsetsPartition(partition_index=0, timestamp=-2)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=[asked])])
+    return client.ask(request, 7).topics[0].partitions[0].offset
+
+
+def test_directories_are_described_as_in_kafka(client: RawClient) -> None:
+    """All partitions, some, none; sizes to the byte."""
+    size = len(batch(NOW_MS, 1)) * BATCHES
+    everything = client.ask(DescribeLogDirsRequest(topics=None), 5)
+    assert everything.error_code == 0
+    assert [Path(result.log_dir).name for result in sorted(everything.results, key=lambda r: r.log_dir)] == ["a", "b"]
+    logs = {
+        topic.name: [(p.partition_index, p.partition_size, p.offset_lag, p.is_future_key) for p in topic.partitions]
+        for result in everything.results
+        for topic in result.topics
+    }
+    assert logs == {name: [(0, size, 0, False)] for name in POLICIES}
+    for result in everything.results:
+        assert 0 < result.usable_bytes < result.total_bytes
+        assert not result.is_cordoned
+    some = DescribeLogDirsRequest(
+        topics=[
+            DescribableLogDirTopic(topic="free", partitions=[0, 7]),
+            DescribableLogDirTopic(topic="no", partitions=[0]),
+        ]
+    )
+    for version in range(1, 6):
+        told = client.ask(some, version).results
+        assert [(t.name, len(t.partitions)) for r in told for t in r.topics] == [("free", 1)]
+        assert [[t.name for t in r.topics] for r in client.ask(DescribeLogDirsRequest(topics=[]), version).results] == [
+            [], []
+        ]  # fmt: skip
+
+
+def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
+    """After a clean stop, and after a kill when log-start-offset-checkpoint was written."""
+    settings = {"replica.high.watermark.checkpoint.interval.ms": "100"}
+    checkpoint = tmp_path / "log-start-offset-checkpoint"
+    with Broker(data_dir=tmp_path, settings=settings) as broker, RawClient(broker.bootstrap) as client:
+        client.ask(CreateTopicsRequest(topics=[topic("plain")], timeout_ms=10_000), 7)
+        for _ in range(BATCHES):
+            assert produce(client, "plain") == E.NONE
+        assert delete(client, "plain", 0, 4) == (4, E.NONE)
+    with Broker(data_dir=tmp_path, settings=settings) as broker, RawClient(broker.bootstrap) as client:
+        assert (earliest(client, "plain"), fetch(client, 3), fetch(client, 4)) == (4, E.OFFSET_OUT_OF_RANGE, E.NONE)
+        assert delete(client, "plain", 0, 7) == (7, E.NONE)
+        until(lambda: "plain 0 7" in checkpoint.read_text(), "the checkpoint is written")
+        os.kill(broker.pid, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{broker.pid}/cmdline").read_bytes(), "the broker is dead")
+    with Broker(data_dir=tmp_path, settings=settings) as broker, RawClient(broker.bootstrap) as client:
+        assert (earliest(client, "plain"), fetch(client, 6), fetch(client, 7)) == (7, E.OFFSET_OUT_OF_RANGE, E.NONE)
+
+
+def test_clients_delete_records(kafka_broker, kafka_topic) -> None:
+    """kafka-python's admin client, and confluent-kafka's."""
+    bootstrap = kafka_broker.bootstrap
+    produce_kafka_python(bootstrap, kafka_topic, [Sent(None, b"x") for _ in range(5)], "none")
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    deleted = admin.delete_records({TopicPartition(kafka_topic, 0): 2})
+    assert next(iter(deleted.values()))["low_watermark"] == 2
+    admin.close()
+    wanted = confluent_kafka.TopicPartition(kafka_topic, 0, confluent_kafka.OFFSET_END)
+    librdkafka = AdminClient({"bootstrap.servers": bootstrap})
+    (future,) = librdkafka.delete_records([wanted]).values()
+    assert future.result(30).low_watermark == 5

@@ -1,0 +1,218 @@
+"""A topic's settings take effect on its next use, without a restart: this broker and Apache Kafka alike.
+
+Each setting is changed by IncrementalAlterConfigs on a topic whose log is in use; what it does is seen from outside, in
+answers and in files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from barnabas import Broker
+from protocol.compression import Compression
+from protocol.errors import ErrorCode
+from protocol.messages.admin import (
+    AlterableConfig,
+    AlterConfigsResource,
+    CreateTopicsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.messages.produce_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from protocol.records import BatchBuilder, headers
+from tests.support.admin_cases import topic
+from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+E = ErrorCode
+SETTINGS = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}
+TOPIC, SET, DELETE = 2, 0, 1
+DAY_MS = 86_400_000
+
+
+class Node(NamedTuple):
+    """A broker, and where its logs lie."""
+
+    client: RawClient
+    directory: Path
+
+
+@pytest.fixture(scope="module", params=["barnabas", pytest.param("apache-kafka", marks=needs_kafka)])
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    path = tmp_path_factory.mktemp("dynamic") / "data"
+    started: Any = ApacheKafka(SETTINGS, data_dir=path) if request.param == "apache-kafka" else None
+    with started or Broker(data_dir=path, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+        yield Node(client, path)
+
+
+class Topic:
+    """One topic of one partition, in use."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.client = node.client
+        self.name = name
+        self.path = node.directory / f"{name}-0"
+        made = self.client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7)
+        assert made.topics[0].error_code == 0, made
+        until(lambda: self.produce() == E.NONE, "the topic takes records")
+
+    def alter(self, **values: object) -> None:
+        """Set settings, or take them back (None)."""
+        configs = [
+            AlterableConfig(
+                name=key.replace("_", "."),
+                config_operation=DELETE if value is None else SET,
+                value=None if value is None else str(value),
+            )
+            for key, value in values.items()
+        ]
+        resource = AlterConfigsResource(resource_type=TOPIC, resource_name=self.name, configs=configs)
+        (told,) = self.client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
+        assert told.error_code == 0, told
+
+    def send(self, *, age_ms: int = 0, key: bytes | None = b"key", size: int = 10, acks: int = 1) -> Any:
+        """Append one record; the answer's row."""
+        builder = BatchBuilder()
+        builder.append(int(time.time() * 1000) - age_ms, key, bytes(size))
+        data = PartitionProduceData(index=0, records=bytes(builder.build()))
+        request = ProduceRequest(
+            acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=self.name, partition_data=[data])]
+        )
+        return self.client.ask(request, 9).responses[0].partition_responses[0]
+
+    def produce(self, **record: Any) -> int:
+        """Append one record; the code."""
+        return int(self.send(**record).error_code)
+
+    def becomes(self, code: ErrorCode, **record: Any) -> None:
+        """Kafka's broker hears of a change a moment after the client did."""
+        until(lambda: self.produce(**record) == code, f"records are answered with {code.name}")
+
+    def codec(self) -> int:
+        """Append one record; how it is stored."""
+        offset = self.send(size=1000).base_offset
+        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        request = FetchRequest(
+            max_wait_ms=500, min_bytes=1, topics=[FetchTopic(topic=self.name, partitions=[partition])]
+        )
+        records = self.client.ask(request, 12).responses[0].partitions[0].records
+        return [header.attributes & 7 for _, header in headers(records)][-1]
+
+    def start(self) -> int:
+        """The first offset."""
+        asked = ListOffsetsPartition(partition_index=0, timestamp=-2)
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self.name, partitions=[asked])])
+        return int(self.client.ask(request, 7).topics[0].partitions[0].offset)
+
+    def segments(self) -> int:
+        """How many there are on disk."""
+        return len(list(self.path.glob("*.log")))
+
+
+def test_the_largest_batch(node: Node) -> None:
+    t = Topic(node, "largest")
+    t.alter(max_message_bytes=500)
+    t.becomes(E.MESSAGE_TOO_LARGE, size=600)
+    assert t.produce(size=100) == E.NONE
+    t.alter(max_message_bytes=None)
+    t.becomes(E.NONE, size=600)
+
+
+def test_replicas_in_sync(node: Node) -> None:
+    """No more are asked for than there are: with one replica, two are as good as one."""
+    t = Topic(node, "in-sync")
+    t.alter(min_insync_replicas=2)
+    t.alter(max_message_bytes=500)
+    t.becomes(E.MESSAGE_TOO_LARGE, size=600)  # so the other change is known too
+    assert t.produce(acks=-1) == E.NONE
+
+
+def test_timestamps(node: Node) -> None:
+    t = Topic(node, "timestamps")
+    t.alter(message_timestamp_before_max_ms=DAY_MS)
+    t.becomes(E.INVALID_TIMESTAMP, age_ms=2 * DAY_MS)
+    t.alter(message_timestamp_before_max_ms=3 * DAY_MS, message_timestamp_after_max_ms=1000)
+    t.becomes(E.NONE, age_ms=2 * DAY_MS)
+    t.becomes(E.INVALID_TIMESTAMP, age_ms=-60_000)
+    assert t.send().log_append_time_ms == -1
+    t.alter(message_timestamp_type="LogAppendTime")
+    until(lambda: t.send().log_append_time_ms > 0, "the broker's time is used")
+
+
+def test_compression(node: Node) -> None:
+    t = Topic(node, "compression")
+    assert t.codec() == Compression.NONE
+    for text, codec in (("zstd", Compression.ZSTD), ("gzip", Compression.GZIP), ("uncompressed", Compression.NONE)):
+        t.alter(compression_type=text)
+        until(lambda codec=codec: t.codec() == codec, f"records are stored as {text}")
+
+
+def test_the_policy(node: Node) -> None:
+    """A compacted topic wants keys."""
+    t = Topic(node, "policy")
+    assert t.produce(key=None) == E.NONE
+    t.alter(cleanup_policy="compact")
+    t.becomes(E.INVALID_RECORD, key=None)
+    t.alter(cleanup_policy=None)
+    t.becomes(E.NONE, key=None)
+
+
+def test_segments_by_size(node: Node) -> None:
+    t = Topic(node, "by-size")
+    t.alter(segment_bytes=1 << 20)
+    until(lambda: t.produce(size=900_000) == E.NONE and t.segments() > 1, "a segment is rolled by size")
+
+
+def test_segments_by_time(node: Node) -> None:
+    """By the records' own time: the first one of a segment begins its age."""
+    t = Topic(node, "by-time")
+    t.alter(segment_ms=60_000)
+    before = t.segments()
+    until(lambda: t.produce(age_ms=-120_000) == E.NONE and t.segments() > before, "a segment is rolled by time")
+
+
+def test_segments_by_the_size_of_an_index(node: Node) -> None:
+    """An index entry for each batch, and an index of four entries: from the next segment on."""
+    t = Topic(node, "by-index")
+    t.alter(index_interval_bytes=0, segment_index_bytes=48, segment_bytes=1 << 20)
+    until(lambda: t.produce(size=900_000) == E.NONE and t.segments() > 1, "a segment is rolled by size")
+    before = t.segments()
+    for _ in range(20):
+        assert t.produce(size=2000) == E.NONE
+    assert t.segments() > before
+
+
+def test_retention_by_time(node: Node) -> None:
+    """What is older goes at the next look; with -1 nothing does."""
+    t = Topic(node, "retention-time")
+    other = Topic(node, "no-retention")
+    for each in (t, other):
+        each.alter(retention_ms=-1)
+        assert each.produce(age_ms=30 * DAY_MS) == E.NONE
+    t.alter(retention_ms=1)
+    until(lambda: t.start() > 1, "the records have gone")
+    assert other.start() == 0
+
+
+def test_retention_by_size(node: Node) -> None:
+    t = Topic(node, "retention-size")
+    t.alter(segment_bytes=1 << 20)
+    until(lambda: t.produce(size=900_000) == E.NONE and t.segments() > 3, "there are segments")
+    assert t.start() == 0
+    t.alter(retention_bytes=1 << 20)
+    until(lambda: t.start() > 0, "the oldest segment has gone")

@@ -22,7 +22,7 @@ from replication.work import InlineWorker
 from storage.disk import Disk, StorageError
 from storage.inspection.findings import Finding, Severity
 from storage.inspection.rehearsal import RehearsalDisk
-from storage.log import Checkpoint, Log
+from storage.log import Log
 from storage.log_config import LogConfig, log_config
 from storage.log_manager import LogManager
 
@@ -138,7 +138,7 @@ def config_of(image: MetadataImage, topic: str) -> LogConfig:
 
 def _unclean(disk: Disk, manager: LogManager, log: Log, offset: int) -> Log:
     """The log as it would be had it not been closed, durable up to an offset."""
-    known = Checkpoint(min(offset, log.checkpoint.recovery_point), *log.checkpoint[1:])
+    known = log.checkpoint._replace(recovery_point=min(offset, log.checkpoint.recovery_point))
     unclean = Log(
         disk,
         manager.engine_factory,

@@ -21,7 +21,7 @@ from broker.broker_settings import BROKER_SETTINGS
 from broker.unused_settings import unused_settings
 from replication.metadata_log import METADATA_LOG_CONFIG
 from replication.metadata_snapshots import SnapshotSettings
-from storage.log_config import LogConfig
+from storage.log_config import LogConfig, log_config
 from storage.settings import BadSetting, Setting, Value, parse
 
 _log = logging.getLogger("barnabas.config")
@@ -186,6 +186,7 @@ def load_config(path: str | None, overrides: Mapping[str, str], listen: str | No
         ]
         config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *kept])})
     _check_listeners(config)
+    _check_retention(config)
     return config
 
 
@@ -194,6 +195,11 @@ def _check(setting: Setting, text: str, origin: str) -> None:
         parse(setting, text)
     except BadSetting as error:
         raise ConfigError(f"{origin}: {error}") from None
+
+
+def _check_retention(config: BrokerConfig) -> None:
+    if log_config({}, config.given).retention_ms == 0:
+        raise ConfigError("log.retention.ms must be unlimited (-1) or, equal or greater than 1")
 
 
 def _check_listeners(config: BrokerConfig) -> None:

@@ -187,12 +187,18 @@ class LogConfig:
 _FIELDS = {field.name.replace("_", "."): field.name for field in fields(LogConfig)}
 
 
+def _for_a_topic(name: str, text: str, factor: int) -> str:
+    if name == "retention.ms" and text.strip().startswith("-"):
+        return "-1"  # for a broker, every negative time is no limit
+    return text if factor == 1 else str(int(text) * factor)
+
+
 def topic_default(name: str, broker: Mapping[str, str]) -> tuple[str | None, str | None]:
     """The text a topic gets for `name` when it says nothing, and the broker setting it came from (None: Kafka's)."""
     for synonym, factor in SYNONYMS.get(name, ()):
         text = broker.get(synonym)
         if text is not None:
-            return (text if factor == 1 else str(int(text) * factor)), synonym
+            return _for_a_topic(name, text, factor), synonym
     return TOPIC_SETTINGS[name].default, None
 
 

@@ -54,6 +54,7 @@ def test_a_bad_value_names_file_line_and_what_is_accepted(tmp_path: Path) -> Non
         ({"listeners": "CONTROLLER://h:1"}, "clients could connect"),
         ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),
         ({"socket.request.max.bytes": "0"}, "Value must be at least 1"),
+        ({"log.retention.hours": "0"}, "equal or greater than 1"),
     ],
 )
 def test_settings_that_cannot_work_stop_the_start_with_a_sentence(settings: dict[str, str], words: str) -> None:

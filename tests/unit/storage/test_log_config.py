@@ -91,6 +91,46 @@ def test_a_topics_own_value_wins_then_the_nearest_synonym_then_kafkas_default() 
     assert topic_default("retention.ms", {}) == ("604800000", None)
 
 
+_HOUR, _MINUTE, _WEEK = 3_600_000, 60_000, 604_800_000
+
+
+@pytest.mark.parametrize(
+    ("topic", "ms", "minutes", "hours", "expected"),
+    [
+        (None, None, None, None, _WEEK),
+        (None, None, None, "2", 2 * _HOUR),
+        (None, None, "3", "2", 3 * _MINUTE),
+        (None, "4", "3", "2", 4),
+        ("5", "4", "3", "2", 5),
+        ("-1", "4", "3", "2", -1),
+        ("0", None, None, None, 0),
+        (None, "-1", "3", "2", -1),
+        (None, None, "-1", "2", -1),
+        (None, None, None, "-1", -1),
+        (None, None, None, "-7", -1),
+        (None, "-7", None, None, -1),
+        ("6", None, None, "-1", 6),
+    ],
+)
+def test_how_long_records_are_kept(
+    topic: str | None, ms: str | None, minutes: str | None, hours: str | None, expected: int
+) -> None:
+    """The topic's own value, then the broker's milliseconds, minutes, hours; negative is without limit."""
+    named = {"log.retention.ms": ms, "log.retention.minutes": minutes, "log.retention.hours": hours}
+    broker = {name: text for name, text in named.items() if text is not None}
+    assert log_config({} if topic is None else {"retention.ms": topic}, broker).retention_ms == expected
+
+
+@pytest.mark.parametrize(
+    ("topic", "broker", "expected"), [(None, None, -1), (None, "7", 7), ("8", "7", 8), ("-1", "7", -1)]
+)
+def test_how_much_is_kept(topic: str | None, broker: str | None, expected: int) -> None:
+    """The topic's own value, then the broker's; -1 is without limit."""
+    own = {} if topic is None else {"retention.bytes": topic}
+    given = {} if broker is None else {"log.retention.bytes": broker}
+    assert log_config(own, given).retention_bytes == expected
+
+
 def test_effective_text_is_spelled_as_kafka_spells_it() -> None:
     """DescribeConfigs shows parsed and printed values, not what was typed."""
     assert effective_text("preallocate", {"preallocate": "TRUE"}, {}) == "true"

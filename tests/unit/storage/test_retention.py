@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from storage.log import Log
 from tests.support.logs import (
     NOW_MS,
@@ -48,6 +50,32 @@ def test_segments_go_while_what_is_left_is_large_enough(make: MakeLog) -> None:
     assert kept(log, NOW_MS, retention_bytes=size - third + 1) == [0, 1, 2, 3, 4, 5]
     assert kept(log, NOW_MS, retention_bytes=size - third) == [2, 3, 4, 5]
     assert kept(log, NOW_MS, retention_bytes=0) == []
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "retention_bytes", "policy", "first"),
+    [
+        (-1, -1, "delete", 0),
+        (1, -1, "delete", 6),
+        (-1, 0, "delete", 6),
+        (1, -1, "compact,delete", 6),
+        (-1, 0, "compact,delete", 6),
+        (1, 0, "compact", 0),
+        (10**12, 10**12, "delete", 0),
+        (1, 10**12, "delete", 6),
+        (10**12, 0, "delete", 6),
+    ],
+)
+def test_time_and_size_each_suffice_and_minus_one_is_no_limit(
+    make: MakeLog, retention_ms: int, retention_bytes: int, policy: str, first: int
+) -> None:
+    """retention.py rules 2 and 3."""
+    log = make()
+    fill(log, 6)
+    log.high_watermark = 6
+    settings = {"retention_ms": retention_ms, "retention_bytes": retention_bytes}
+    left = kept(log, NOW_MS + 10**9, **settings, cleanup_policy=frozenset(policy.split(",")))
+    assert left == list(range(first, 6))
 
 
 def test_nothing_goes_at_or_above_the_high_watermark(make: MakeLog) -> None:

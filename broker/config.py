@@ -21,10 +21,14 @@ from broker.broker_settings import BROKER_SETTINGS
 from broker.unused_settings import unused_settings
 from replication.metadata_log import METADATA_LOG_CONFIG
 from replication.metadata_snapshots import SnapshotSettings
+from storage.compaction.job import Resources
 from storage.log_config import LogConfig, log_config
-from storage.settings import BadSetting, Setting, Value, parse
+from storage.settings import MAX_INT, BadSetting, Setting, Value, parse
 
 _log = logging.getLogger("barnabas.config")
+
+_SMALLEST_BUFFER_BYTES = 4096
+_SMALLEST_MAP_BYTES = 1024 * 1024
 
 QUICK_START = {
     "process.roles": "broker,controller",
@@ -53,6 +57,17 @@ class SocketSettings(NamedTuple):
     max_connections: int = 2**31 - 1
     max_connections_per_ip: int = 2**31 - 1
     connections_max_idle_ms: int = 600_000
+
+
+class CleanerSettings(NamedTuple):
+    """How compaction is done."""
+
+    threads: int
+    backoff_ms: int
+    bytes_per_second: float
+    """Of one thread."""
+    resources: Resources
+    """Of one thread."""
 
 
 class Endpoint(NamedTuple):
@@ -144,6 +159,27 @@ class BrokerConfig:
             segment_ms=self.number("metadata.log.segment.ms"),
         )
 
+    def cleaner_settings(self) -> CleanerSettings:
+        """What compaction may take; without threads it is off."""
+        threads = self.number("log.cleaner.threads") if self.value("log.cleaner.enable") else 0
+        rate, load_factor = (
+            self.value("log.cleaner.io.max.bytes.per.second"),
+            self.value("log.cleaner.io.buffer.load.factor"),
+        )
+        assert isinstance(rate, float)
+        assert isinstance(load_factor, float)
+        share = max(threads, 1)
+        return CleanerSettings(
+            threads,
+            self.number("log.cleaner.backoff.ms"),
+            rate / share,
+            Resources(
+                min(self.number("log.cleaner.dedupe.buffer.size") // share, MAX_INT),
+                load_factor,
+                max(self.number("log.cleaner.io.buffer.size") // share // 2, _SMALLEST_BUFFER_BYTES),
+            ),
+        )
+
     def snapshot_settings(self) -> SnapshotSettings:
         """When snapshots of the metadata are taken and for how long they are kept."""
         return SnapshotSettings(
@@ -187,6 +223,7 @@ def load_config(path: str | None, overrides: Mapping[str, str], listen: str | No
         config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *kept])})
     _check_listeners(config)
     _check_retention(config)
+    _check_cleaner(config)
     return config
 
 
@@ -200,6 +237,12 @@ def _check(setting: Setting, text: str, origin: str) -> None:
 def _check_retention(config: BrokerConfig) -> None:
     if log_config({}, config.given).retention_ms == 0:
         raise ConfigError("log.retention.ms must be unlimited (-1) or, equal or greater than 1")
+
+
+def _check_cleaner(config: BrokerConfig) -> None:
+    threads, _, _, resources = config.cleaner_settings()
+    if threads and resources.memory_bytes <= _SMALLEST_MAP_BYTES:
+        raise ConfigError("log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.")
 
 
 def _check_listeners(config: BrokerConfig) -> None:

@@ -1,4 +1,4 @@
-"""What a broker does from time to time without being asked: flush, checkpoint, retain, delete, sum up, look at followers.
+"""What a broker does from time to time without being asked: flush, checkpoint, retain, compact, sum up, look at followers.
 
 RULES    1. Everything is a deadline of the one heap and is scheduled anew when it has run.
          2. What takes long is done log by log, a turn of the loop for each, or handed to the background thread.
@@ -16,6 +16,7 @@ from typing import Final
 from broker.config import BrokerConfig
 from broker.network.listener import Listener
 from broker.timer import SystemClock
+from replication.compactor import Compactor
 from replication.controller.controller import Controller
 from replication.deadlines import Deadlines
 from replication.metadata_snapshots import MetadataSnapshots
@@ -47,6 +48,7 @@ class Housekeeping:
         replicas: ReplicaManager,
         controller: Controller,
         snapshots: MetadataSnapshots,
+        compactor: Compactor,
         worker: Worker,
         deadlines: Deadlines,
         clock: SystemClock,
@@ -57,6 +59,7 @@ class Housekeeping:
         self._replicas = replicas
         self._controller = controller
         self._snapshots = snapshots
+        self._compactor = compactor
         self._worker = worker
         self._deadlines = deadlines
         self._clock = clock
@@ -69,6 +72,7 @@ class Housekeeping:
         self._every(number("replica.high.watermark.checkpoint.interval.ms"), self._checkpoint)
         self._every(number("replica.lag.time.max.ms") // 2, self._check_isrs)
         self._every(number("producer.id.expiration.check.interval.ms"), self._expire_producers)
+        self._every(max(_SHORTEST_TICK_MS, number("log.cleaner.backoff.ms")), self._compactor.look)
         self._every(_CLOSE_IDLE_MS, self._log_manager.close_idle)
         self._every(_LOOK_FOR_SNAPSHOT_MS, self._look_for_snapshot)
         self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._clock.wall_ms()))

@@ -27,6 +27,7 @@ from broker.apis import client_apis, controller_apis, group_runtime
 from broker.config import BrokerConfig, Endpoint
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.log_dirs import LogDirsHandler
+from broker.helper import HelperCleaner
 from broker.housekeeping import Housekeeping
 from broker.isr_requests import IsrRequests
 from broker.network.cold import Warmer
@@ -36,6 +37,7 @@ from broker.timer import LoopTimer, SystemClock
 from broker.watchdog import Watchdog
 from broker.workers import ThreadWorker
 from protocol.errors import KafkaError
+from replication.compactor import Compactor
 from replication.controller.brokers import Registration
 from replication.controller.controller import Controller
 from replication.controller.environment import Environment
@@ -242,6 +244,9 @@ class Server:
         self._replicas.on_isr_wanted = IsrRequests(self._controller, config.node_id, self._clock).want
         self._groups = group_runtime(config, self._replicas, self._deadlines, self._clock)
         self._controller.on_image = self._image_changed
+        cleaner = config.cleaner_settings()
+        self._cleaners = [HelperCleaner(self._loop, cleaner.bytes_per_second) for _ in range(cleaner.threads)]
+        self._compactor = Compactor(self._replicas, self._cleaners, cleaner.resources, self._clock.wall_ms)
         self._housekeeping = Housekeeping(
             self._loop,
             config,
@@ -249,6 +254,7 @@ class Server:
             self._replicas,
             self._controller,
             MetadataSnapshots(self._disk, self._worker, self._metadata_log, config.snapshot_settings()),
+            self._compactor,
             self._worker,
             self._deadlines,
             self._clock,
@@ -368,6 +374,7 @@ class Server:
         for listener in self.listeners + self.controller_listeners:
             listener.close()
         self._housekeeping.stop()
+        self._compactor.stop()
         self._groups.close()
         self._controller.stop(wall_ms=self._clock.wall_ms(), done=self._loop.stop)
 
@@ -376,6 +383,8 @@ class Server:
         self._watchdog.stop()
         if self.failure is not None:
             return
+        for cleaner in self._cleaners:
+            cleaner.stop()
         self._worker.stop()
         self._loop.run_until_complete(asyncio.sleep(0))  # what the threads reported
         self._timer.stop()

@@ -143,6 +143,33 @@ def _read_headers(data: bytes, at: int, stop: int) -> tuple[Headers, int]:
     return tuple(pairs), at
 
 
+Slice: TypeAlias = tuple[int, int, int, int, bytes | None, bool]
+"""Of one record: its first byte and the one behind it, timestamp delta, offset delta, key, and has it a value."""
+
+
+def slices(data: bytes, count: int) -> list[Slice]:
+    """Where exactly `count` records lie; offsets may skip some, values and headers are not looked at."""
+    found: list[Slice] = []
+    at = 0
+    try:
+        for _ in range(count):
+            start = at
+            length, at = read_varint(data, at)
+            stop = at + length
+            if length < 0 or stop > len(data):
+                raise _wrong_length(length, len(data) - at)
+            timestamp, at = read_varlong(data, at + 1)
+            delta, at = read_varint(data, at)
+            key, at = _read_bytes(data, at, stop)
+            found.append((start, stop, timestamp, delta, key, not data[at] & 1))
+            at = stop
+    except IndexError:
+        raise invalid_record(NO_MORE_BYTES) from None
+    if at != len(data):
+        raise invalid_record(BYTES_REMAIN)
+    return found
+
+
 def check_record(data: Buffer, at: int, index: int) -> tuple[int, bool, int]:
     """The form of a batch's record `index`: its timestamp's delta, has it a key, where the next begins."""
     # One call per record of a compacted topic: varints of one or two bytes are read in place.

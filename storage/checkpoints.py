@@ -2,7 +2,8 @@
 
 FORMAT   offset and epoch checkpoints, Kafka's: a line `0` (the version), a line with the number of entries, then one
          entry a line, its fields parted by one space:
-             recovery-point-offset-checkpoint, log-start-offset-checkpoint, replication-offset-checkpoint:
+             recovery-point-offset-checkpoint, log-start-offset-checkpoint, replication-offset-checkpoint,
+             cleaner-offset-checkpoint:
                                       topic partition offset     (in each log directory)
              leader-epoch-checkpoint: epoch start-offset         (in each partition's directory)
          `partition.metadata`: `version: 0`, newline, `topic_id: ` and the id in base64, no newline at the end.
@@ -23,6 +24,7 @@ from storage.disk import Disk, StorageError
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+FIRST_DIRTY: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 

@@ -20,7 +20,7 @@ NOT HERE High watermark, leader epochs, producers, log start offset below the gr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from protocol.records import BatchHeader, FileRegion
 from storage.changes import Later
@@ -134,7 +134,8 @@ class Engine(Protocol):
         """Check every batch from `start_offset` (what `open` returned) on: sizes, CRC, ascending offsets.
 
         The log is cut at the first one that is not whole, and all behind it is dropped; it is cut likewise where
-        something is missing that was lost (a gap between segments, unless the log is compacted). Indexes of that
+        something is missing that was lost (a gap between segments behind the recovery point, unless the log is compacted
+        or was). Indexes of that
         range are built anew, the aborted transactions among them: `visit` is called for each valid batch, in order,
         when the batch counts as published, and may call `add_aborted`.
         """
@@ -155,6 +156,9 @@ class Engine(Protocol):
     def update_config(self, config: LogConfig) -> None:
         """Obey these settings from the next append on."""
         ...
+
+    was_compacted: bool
+    """Whether a compaction has ever been here, so that offsets may be missing; set before `open`."""
 
     later: Later
     """Makes the changes of files that follow from appends and from `trim` and `close_idle`: at once, unless it is set."""
@@ -302,6 +306,24 @@ class Engine(Protocol):
 
     def mark_flushed(self, end_offset: int) -> None:
         """The sync work with this end offset has succeeded."""
+        ...
+
+
+@runtime_checkable
+class Compactable(Protocol):
+    """An engine whose segments can be written anew from outside (compaction/)."""
+
+    def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
+        """Put a compacted segment in the place of neighbouring ones, none of them the active one.
+
+        Args:
+            bases: base offsets of those that are replaced.
+            size: of the new one, whose durable files lie ready under the first one's names and `.cleaned`.
+            has_aborted: whether it has a transaction index.
+
+        Returns:
+            Paths that are out of use, as `trim` does.
+        """
         ...
 
 

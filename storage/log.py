@@ -11,7 +11,7 @@ NOT HERE Opening and closing it, making it durable (openable_log.py), the steps 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from protocol.errors import ErrorCode, KafkaError
@@ -19,7 +19,7 @@ from protocol.records import FileRegion
 from storage.appends import AppendInfo, PreparedAppend
 from storage.disk import StorageError
 from storage.elsewhere import Elsewhere
-from storage.engine import AbortedTransaction, Buffer, Engine
+from storage.engine import AbortedTransaction, Buffer, Compactable, Engine, SegmentInfo
 from storage.leader_epochs import UNDEFINED
 from storage.openable_log import Checkpoint, OpenableLog
 from storage.producers import ProducerState
@@ -236,6 +236,15 @@ class Log(OpenableLog):
         engine = self.open(may_block=may_block)
         return latest_record(engine) if may_block else self._ask(("latest", 0), latest_record)
 
+    def look(self, question: str, look: Callable[[Engine], T], *, may_block: bool = True) -> T:
+        """What somebody sees in the engine, or in a copy of it.
+
+        Raises:
+            WouldBlock: not with `may_block`.
+        """
+        engine = self.open(may_block=may_block)
+        return look(engine) if may_block else self._ask((question, 0), look)
+
     def _ask(self, question: tuple[str, int], look: Callable[[Engine], T]) -> T:
         if self._elsewhere is None:
             self._elsewhere = Elsewhere(self.open())
@@ -284,8 +293,10 @@ class Log(OpenableLog):
             self.truncate_fully(offset)
             return True
         self._is_cut()
+        self.cuts += 1
         engine.truncate(offset)
         self._appends.next_offset = end_offset = engine.end_offset
+        self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
         self._epochs.truncate(end_offset)
         self._snapshots.truncate(end_offset)
         restore_producers(engine, self._producers, self._snapshots, end_offset, is_clean=False)
@@ -344,6 +355,18 @@ class Log(OpenableLog):
         """Whether `retain` has to look; a log that is not open is left alone until its oldest segment may expire."""
         return self._engine is not None or ("delete" in self.config.cleanup_policy and wall_ms > self._retention_due_ms)
 
+    def replace(self, segments: Sequence[SegmentInfo], size: int, wall_ms: int, *, has_aborted: bool) -> bool:
+        """Put a compacted segment (engine.py) in the place of its sources; False where these are not there any more."""
+        engine = self.open()
+        if not isinstance(engine, Compactable) or not set(segments) <= set(engine.segments()[:-1]):
+            return False
+        bases = [segment.base_offset for segment in segments]
+        self._is_cut()
+        doomed = engine.replace(bases, size, has_aborted=has_aborted)
+        self._snapshots.drop(bases[1:])
+        self.doomed.append((wall_ms + self.config.file_delete_delay_ms, doomed))
+        return True
+
     def roll(self, wall_ms: int) -> bool:
         """Begin a new segment; False when the active one is empty."""
         engine = self.open()
@@ -356,6 +379,8 @@ class Log(OpenableLog):
 
     def _begin_at(self, offset: int) -> None:
         self._is_cut()
+        self.cuts += 1
+        self.first_dirty_offset = min(self.first_dirty_offset, offset)
         self.open().reset(offset)
         self._appends.next_offset = offset
         self._epochs.clear()

@@ -26,6 +26,7 @@ from typing import Final
 
 from storage.changes import Change
 from storage.checkpoints import (
+    FIRST_DIRTY,
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
@@ -35,8 +36,9 @@ from storage.checkpoints import (
 )
 from storage.disk import Disk, Lock, StorageError
 from storage.engine import Engine, EngineFactory
-from storage.log import Checkpoint, Log
+from storage.log import Log
 from storage.log_config import LogConfig
+from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.partition_directory import DELETED, STRAY, aside_name, make, partition_of
 from storage.segments.segment_engine import SegmentEngine
 from storage.usage import Usage
@@ -47,6 +49,7 @@ LAZY_RECOVERY_BYTES: Final = 1024 * 1024
 RECOVERED_AT_SHUTDOWN: Final = 200
 SYNCED_ONE_BY_ONE: Final = 4
 NO_BROKER_EPOCH: Final = -1
+_CHECKPOINTS: Final = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY)  # in the order of Checkpoint
 
 Work = Callable[[], None]
 Offsets = dict[TopicPartition, int]
@@ -152,10 +155,8 @@ class LogManager:
     def _load(self, directory: LogDirectory) -> None:
         path, disk = directory.path, self._disk
         self._take_marker(directory)
-        points, starts, watermarks = (
-            read_offsets(disk, f"{path}/{name}") for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
-        )
-        directory.written = {RECOVERY_POINTS: points, LOG_STARTS: starts, HIGH_WATERMARKS: watermarks}
+        directory.written = {name: read_offsets(disk, f"{path}/{name}") for name in _CHECKPOINTS}
+        points, starts, watermarks, first_dirty = directory.written.values()
         for name in disk.listdir(path):
             if name.endswith(DELETED):
                 self._dying.append((0, 0, f"{path}/{name}"))
@@ -166,7 +167,9 @@ class LogManager:
                 raise StorageError(
                     "use", path, OSError(0, f"{name} lies in {self.logs[key].directory} too; remove one of them")
                 )
-            known = Checkpoint(points.get(key, 0), starts.get(key, 0), watermarks.get(key, 0))
+            known = Checkpoint(
+                points.get(key, 0), starts.get(key, 0), watermarks.get(key, 0), first_dirty.get(key, NEVER_CLEANED)
+            )
             log = Log(
                 disk,
                 self.engine_factory,
@@ -354,7 +357,7 @@ class LogManager:
     def retain(self, wall_ms: int) -> Iterator[Log]:
         """Drop what has expired, one log a step; a log that was not open is closed again."""
         for log in list(self.logs.values()):
-            if log.is_offline or log.is_changing or not log.is_retention_due(wall_ms):
+            if log.is_offline or log.is_changing or log.is_being_cleaned or not log.is_retention_due(wall_ms):
                 continue
             was_open = log.is_open
             try:
@@ -401,12 +404,14 @@ class LogManager:
                 log.producers.expire(wall_ms)
 
     def _checkpoint_work(self, directory: LogDirectory) -> Work | None:
-        now: dict[str, Offsets] = {RECOVERY_POINTS: {}, LOG_STARTS: {}, HIGH_WATERMARKS: {}}
-        points, starts, watermarks = now.values()
+        now: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
+        points, starts, watermarks, first_dirty = now.values()
         for key, log in directory.logs.items():
-            points[key], start_offset, watermarks[key] = log.checkpoint
+            points[key], start_offset, watermarks[key], first_dirty_offset = log.checkpoint
             if start_offset:
                 starts[key] = start_offset
+            if first_dirty_offset != NEVER_CLEANED:
+                first_dirty[key] = first_dirty_offset
         changed = {name: offsets for name, offsets in now.items() if offsets != directory.written.get(name)}
         if not changed:
             return None

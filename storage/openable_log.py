@@ -32,7 +32,6 @@ from storage.producers import ProducerState
 from storage.recovery import OpenParts, open_parts
 from storage.snapshots import Snapshots
 
-
 NEVER_CLEANED: Final = -1
 
 
@@ -54,7 +53,7 @@ class OpenableLog:
         "_high_watermark", "_is_clean", "_is_named_durably", "_log_start_offset", "_opening", "_pending",
         "_producers", "_recovery_point", "_refusal", "_retention_due_ms", "_snapshots", "_topic_id",
         "_unflushed_since_ms", "config", "cuts", "directory", "doomed", "first_dirty_offset", "is_being_cleaned",
-        "is_offline", "later", "name", "partition", "path",
+        "is_offline", "is_spotless", "is_uncleanable", "later", "name", "partition", "path",
         "topic",
     )  # fmt: skip
 
@@ -107,6 +106,9 @@ class OpenableLog:
         self.cuts = 0
         """How often something was taken off its end, or all of it away."""
         self.is_being_cleaned = False
+        self.is_uncleanable = False
+        self.is_spotless = False
+        """Whether there was nothing to compact when it was closed."""
         self._epoch_to_assign = UNDEFINED
         self._unflushed_since_ms = -1
         self._retention_due_ms = 0
@@ -213,6 +215,7 @@ class OpenableLog:
         self._engine = engine
         engine.later = self._snapshots.later = self.change
         self._is_clean = True
+        self.is_spotless = False
         self.high_watermark = self._high_watermark
         if self._epoch_to_assign != UNDEFINED:
             self._epochs.assign(self._epoch_to_assign, engine.end_offset)
@@ -309,6 +312,7 @@ class OpenableLog:
         if self.config.is_compacted and not config.is_compacted and self.first_dirty_offset == NEVER_CLEANED:
             self.first_dirty_offset = self._log_start_offset  # a follower of a compacted log has its gaps: remember
         self.config = config
+        self.is_spotless = False
         self._retention_due_ms = 0
         if self._engine is not None:
             self._engine.update_config(config)

@@ -21,7 +21,7 @@ def expired_end(engine: Engine, config: LogConfig, log_start_offset: int, high_w
     surplus = engine.size_bytes - config.retention_bytes if deletes and config.retention_bytes >= 0 else -1
     end_offset = engine.start_offset
     for base_offset, next_offset, size in engine.segments():
-        if next_offset > high_watermark or not size:
+        if next_offset > high_watermark or next_offset == base_offset:
             break
         if next_offset <= log_start_offset or surplus >= size:
             surplus -= size

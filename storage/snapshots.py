@@ -11,7 +11,7 @@ NOT HERE Its bytes (producers.py); when to take one (log.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from storage.changes import Later, at_once
@@ -81,6 +81,10 @@ class Snapshots:
     def trim(self, start_offset: int) -> None:
         """Delete those before the first segment."""
         self._delete([offset for offset in self.offsets if offset < start_offset])
+
+    def drop(self, offsets: Iterable[int]) -> None:
+        """Delete those of segments that were made one with the one before."""
+        self._delete([offset for offset in offsets if offset in self.offsets])
 
     def clear(self) -> None:
         """Delete all."""

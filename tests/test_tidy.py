@@ -42,6 +42,7 @@ DOORS = {
     "barnabas.pipeline.command": "imported when the verb is pipeline",
     "barnabas.pytest_plugin": "pytest's entry point",
     "broker.cli": "imported when the verb is the daemon's",
+    "broker.helper_main": "started by broker.helper in a process of its own",
 }
 """Modules that something else than an import statement leads to."""
 

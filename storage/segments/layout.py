@@ -79,7 +79,7 @@ def _finish_what_was_begun(disk: Disk, directory: str, names: list[str]) -> None
     replacing = [name for name in swaps if name.endswith(LOG + SWAP)]
     if replacing:
         start = min(_base(name) for name in replacing)
-        end = max(_next_offset(disk, f"{directory}/{name}", _base(name)) for name in replacing)
+        end = max(start + 1, *(_next_offset(disk, f"{directory}/{name}", _base(name)) for name in replacing))
         for name in names:
             if _is_numbered(name) and not name.endswith(SWAP) and start <= _base(name) < end:
                 remove(name)

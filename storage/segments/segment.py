@@ -63,14 +63,18 @@ class Segment:
     """A log file and its indexes."""
 
     __slots__ = (
-        "_copied_size", "_disk", "_file", "_first_timestamp", "_is_made", "_lookups", "_max_timestamp",
+        "_copied_size", "_disk", "_ending", "_file", "_first_timestamp", "_is_made", "_lookups", "_max_timestamp",
         "_offset_index",
         "_recent_ends", "_recent_positions", "_recent_start", "_time_index", "_transactions", "_unindexed",
         "base_offset", "created_ms", "directory", "end_offset", "interval", "is_gone", "is_loaded", "reserved", "size",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, size: int, interval: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, size: int, interval: int, ending: str = ""
+    ) -> None:
+        """`ending`: of the files' names, while they are not in service."""
         self._disk = disk
+        self._ending = ending
         self.directory = directory
         self.base_offset = base_offset
         self.size = size
@@ -99,7 +103,7 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         """Where one of the files lies."""
-        return f"{self.directory}/{self.base_offset:020d}{suffix}"
+        return f"{self.directory}/{self.base_offset:020d}{suffix}{self._ending}"
 
     @property
     def file(self) -> File:

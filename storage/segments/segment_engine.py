@@ -10,6 +10,8 @@ RULES    1. A segment is rolled before an append that would make it larger than 
             indexes without log) is put in order as Kafka does.
          4. Segments are deleted oldest first by `trim`, youngest first by everything else, so that what is left
             after a crash has no hole.
+         5. Where a segment begins behind the end of the one before, that end was lost, and the log is cut there: unless
+            the topic is compacted, or was (`was_compacted`), or all before was known to be durable.
 NOT HERE What a sync covers (durability.py); one segment's files (segment.py); what may be appended (validation.py);
          when to flush or delete (log.py).
 """
@@ -43,7 +45,9 @@ from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP
 from storage.segments.layout import LOG, settle
 from storage.segments.lookups import Opened
+from storage.segments.replacement import replaced
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from storage.settings import MAX_LONG
 
 _log = logging.getLogger("barnabas.storage")
 
@@ -86,7 +90,9 @@ class SegmentEngine:
         self._end_offset = UNKNOWN  # until the active segment is loaded
         self._durability = Durability(disk)  # its end is not known either after a clean close: all of the log
         self._idle_since = UNKNOWN
+        self._durable_end = 0  # before it nothing can have been lost
         self.later: Later = at_once
+        self.was_compacted = False
         self.update_config(config)
 
     # ---- life --------------------------------------------------------------------------------------------
@@ -95,6 +101,7 @@ class SegmentEngine:
         """Get to know the segments; the offset from which they have to be recovered, if any."""
         disk, directory, interval = self._disk, self._directory, self._config.index_interval_bytes
         layout = settle(disk, directory)
+        self._durable_end = MAX_LONG if recovery_point is None else recovery_point
         self._with_aborted.update(layout.with_aborted)
         starts = []
         for base_offset in layout.bases:
@@ -429,6 +436,25 @@ class SegmentEngine:
                 segment.unlink()
         self._set_end(offset)
 
+    def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
+        """Put a compacted segment, whose files lie ready, in the place of neighbouring ones."""
+        slot = self._bases.index(bases[0])
+        old = self._segments[slot : slot + len(bases)]
+        assert [segment.base_offset for segment in old] == list(bases), "neighbours are compacted"
+        assert slot + len(bases) < len(self._segments), "the active segment is not compacted"
+        doomed: list[str] = []
+        new, change = replaced(self._disk, old, size, self._config.index_interval_bytes, doomed)
+        for segment in old:
+            self._forget(segment)
+            segment.drop()
+        self._segments[slot : slot + len(old)] = [new]
+        self._bases[slot : slot + len(old)] = [new.base_offset]
+        if has_aborted:
+            self._with_aborted.add(new.base_offset)
+        self.later(change)
+        self._durability.new_names()
+        return doomed
+
     def trim(self, offset: int) -> list[str]:
         """Rename the segments wholly before `offset` for deletion; never the active one."""
         doomed: list[str] = []
@@ -475,8 +501,10 @@ class SegmentEngine:
         return None
 
     def _is_hole(self, following: Segment) -> bool:
-        """Whether the end of the segment before was lost, so that the log has to end there: only compaction skips."""
-        return following.base_offset > self._end_offset and not self._config.is_compacted
+        """Whether the end of the segment before was lost, so that the log has to end there (rule 5)."""
+        begins_at = following.base_offset
+        may_skip = self.was_compacted or self._config.is_compacted or begins_at <= self._durable_end
+        return begins_at > self._end_offset and not may_skip
 
     def _end_position(self) -> OffsetPosition:
         segment = self._segments[self._slot(self._end_offset)]

@@ -197,7 +197,7 @@ def test_after_a_clean_shutdown_nothing_is_opened(tmp_path: Path) -> None:
     assert not (tmp_path / CLEAN_SHUTDOWN).exists()
     assert manager.previous_broker_epoch == 14
     assert (disk.open_files, disk.reads) == (0, [])
-    assert [log.checkpoint for log in manager.logs.values()] == [(2, 0, 2)] * 9
+    assert [log.checkpoint for log in manager.logs.values()] == [(2, 0, 2, -1)] * 9
     assert not any(log.needs_recovery or log.is_open for log in manager.logs.values())
     assert values_of(manager.logs["t", 3]) == [(0, "a"), (1, "b")]
 

@@ -428,7 +428,9 @@ class TransactionIndex:
         for version, *fields in self.ENTRY.iter_unpack(whole):
             transaction = AbortedTransaction(*fields)
             if version > 0 or transaction.last_offset < self.base_offset:
-                raise CorruptIndex(f"{self.path} holds {transaction} of version {version}")
+                # Nothing here could build it anew: to its log directory that is a failing disk.
+                reason = f"it holds {transaction} of version {version}"
+                raise StorageError("understand the index", self.path, OSError(0, reason))
             transactions.append(transaction)
         return transactions
 

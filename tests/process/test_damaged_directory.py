@@ -113,6 +113,23 @@ def test_a_damaged_directory_is_served_or_refused_with_a_sentence(seed: int, who
     broker.close()
 
 
+def test_an_index_of_transactions_of_another_version_takes_the_directory_away(whole: Path, tmp_path: Path) -> None:
+    """A sentence, no fault; the doctor builds the index anew."""
+    path = copied(whole, tmp_path / "data")
+    index = path / "plain-0" / "00000000000000000000.txnindex"
+    index.write_bytes(b"\0\1" + index.read_bytes()[2:])
+    broker = Broker(path).start()
+    with suppress(OSError, EOFError):
+        fetch_everything(broker.bootstrap)
+    with suppress(BrokerError):
+        broker.stop()
+    assert "no log directory is left: Cannot understand the index" in broker.log()
+    assert "Traceback" not in broker.log()
+    broker.close()
+    assert doctor(path, "--repair").returncode == 0
+    assert index.read_bytes()[:2] == bytes(2)
+
+
 def test_a_running_broker_keeps_the_doctor_out(tmp_path: Path) -> None:
     """A sentence and exit status 2; with --read-only the doctor looks."""
     with Broker(tmp_path / "data"):

@@ -2,7 +2,8 @@
 
 FORMAT   topics: `plain` (two partitions, one segment each; partition 0 with transactions, one of them aborted),
          `split` (one partition of many small segments, indexes with several entries), `packed` (compressed, stamped by
-         the broker), `empty`, `trimmed` (begins behind its first segments); a committed offset of group `readers`
+         the broker), `empty`, `trimmed` (begins behind its first segments); a member and a committed offset of group
+         `readers`
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ def make_data_directory(path: Path) -> None:
         for made in admin.create_topics(topics).values():
             made.result(30)
         consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
+        consumer.subscribe(["empty"])
+        for _ in range(100):
+            if consumer.assignment():
+                break
+            consumer.poll(0.1)
         consumer.commit(offsets=[confluent_kafka.TopicPartition("plain", 1, 3)], asynchronous=False)
         consumer.close()
     with_logs(path, _fill)

@@ -13,7 +13,6 @@ NOT HERE What is put in (cleaning.py).
 
 from __future__ import annotations
 
-from array import array
 from hashlib import blake2b
 from typing import Final
 
@@ -37,7 +36,7 @@ class OffsetMap:
         self.wanted = int(self.slots * load_factor)
         """So many keys may be in it; then it is full."""
         self._hashes = bytearray(self.slots * HASH_BYTES)
-        self._offsets = array("q", bytes(self.slots * 8))
+        self._offsets = memoryview(bytearray(self.slots * 8)).cast("q")
         self.size = 0
         self.latest_offset = NOT_FOUND
         """Up to here everything is known."""

@@ -1,0 +1,116 @@
+"""Compacted logs for tests: keyed batches, a compaction in line, what a reader with read_committed sees.
+
+NOT HERE A broker's own compactor (tests/unit/replication/test_compactor.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from protocol.compression import Compression
+from protocol.records import BatchBuilder, BatchHeader, ControlType, Record, control_type, headers, records
+from storage.compaction.cleaning import clean
+from storage.compaction.dirt import bounds_of, job_of, last_records, measure
+from storage.compaction.job import Cleaned, Replacement, Resources
+from storage.disk import Disk
+from storage.log import Log
+from tests.support.logs import EVERYTHING, NOW_MS, SMALL, Idempotent, bytes_of
+
+COMPACTED = replace(SMALL, cleanup_policy=frozenset({"compact"}), delete_retention_ms=1000)
+
+Pair = tuple[bytes | str, bytes | str | None]
+
+
+def keyed(
+    *pairs: Pair,
+    timestamp_ms: int = NOW_MS,
+    compression: Compression = Compression.NONE,
+    producer: Idempotent | None = None,
+) -> bytearray:
+    """A batch of records with keys; a value of None is a tombstone."""
+    who = producer or Idempotent(-1, -1, -1)
+    builder = BatchBuilder(
+        compression=compression,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        base_sequence=who.sequence,
+        transactional=who.transactional,
+    )
+    for key, value in pairs:
+        text = value.encode() if isinstance(value, str) else value
+        builder.append(timestamp_ms, key.encode() if isinstance(key, str) else key, text)
+    return builder.build()
+
+
+def put(log: Log, *pairs: Pair, **options: object) -> int:
+    """Append such a batch, everybody having it; its base offset."""
+    data = keyed(*pairs, **options)  # type: ignore[arg-type]
+    offset = log.append(data, leader_epoch=0, wall_ms=NOW_MS).base_offset
+    log.high_watermark = log.log_end_offset
+    return offset
+
+
+def closed(log: Log) -> None:
+    """Begin a new segment, so that all before can be compacted."""
+    log.roll(NOW_MS)
+
+
+def compact(
+    log: Log,
+    wall_ms: int = NOW_MS,
+    *,
+    disk: Disk | None = None,
+    resources: Resources = Resources(),  # noqa: B008
+) -> Cleaned | None:
+    """Compact a log as far as that goes, however little is dirty; None when there is nothing."""
+    bounds = bounds_of(log, wall_ms)
+    engine = log.open()
+    dirt = measure(engine, bounds)
+    if not dirt.dirty_bytes:
+        return None
+    job = job_of(engine, log, dirt, last_records(log.producers), wall_ms, resources)
+    for step in clean(disk or Disk(), job):
+        if isinstance(step, Replacement):
+            assert log.replace(step.replaced, step.size, wall_ms, has_aborted=step.has_aborted)
+        elif isinstance(step, Cleaned):
+            log.first_dirty_offset = step.next_dirty_offset
+            return step
+    raise AssertionError("a cleaning ends with Cleaned")
+
+
+def batches_of(log: Log) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    """Every batch with the bytes that it lies in."""
+    data = bytes_of(log)
+    for position, header in headers(data):
+        yield data, position, header
+
+
+def committed_records(log: Log) -> list[Record]:
+    """What a consumer with read_committed hands to its application."""
+    aborted = sorted(log.open().aborted(log.log_start_offset, log.log_end_offset), key=lambda found: found.first_offset)
+    stable = log.last_stable_offset
+    ignored: set[int] = set()
+    seen: list[Record] = []
+    for data, position, header in batches_of(log):
+        if header.base_offset >= stable:
+            break
+        while aborted and aborted[0].first_offset <= header.last_offset:
+            ignored.add(aborted.pop(0).producer_id)
+        found = records(data, position, header, max_bytes=EVERYTHING)
+        if header.is_control:
+            if found and control_type(found[0].key) == ControlType.ABORT:
+                ignored.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in ignored):
+            seen += found
+    return seen
+
+
+def kept(log: Log) -> list[tuple[int, str, str | None]]:
+    """Offset, key and value of every record."""
+    return [
+        (record.offset, (record.key or b"").decode(), None if record.value is None else record.value.decode())
+        for data, position, header in batches_of(log)
+        if not header.is_control
+        for record in records(data, position, header, max_bytes=EVERYTHING)
+    ]

@@ -134,8 +134,7 @@ class Engine(Protocol):
         """Check every batch from `start_offset` (what `open` returned) on: sizes, CRC, ascending offsets.
 
         The log is cut at the first one that is not whole, and all behind it is dropped; it is cut likewise where
-        something is missing that was lost (a gap between segments behind the recovery point, unless the log is compacted
-        or was). Indexes of that
+        something is missing that was lost, and not only compacted away (`compacted_end`). Indexes of that
         range are built anew, the aborted transactions among them: `visit` is called for each valid batch, in order,
         when the batch counts as published, and may call `add_aborted`.
         """
@@ -157,8 +156,8 @@ class Engine(Protocol):
         """Obey these settings from the next append on."""
         ...
 
-    was_compacted: bool
-    """Whether a compaction has ever been here, so that offsets may be missing; set before `open`."""
+    compacted_end: int
+    """Before it a compaction may have left gaps between segments; set before `open`."""
 
     later: Later
     """Makes the changes of files that follow from appends and from `trim` and `close_idle`: at once, unless it is set."""

@@ -199,7 +199,7 @@ class OpenableLog:
 
     def _new_engine(self) -> Engine:
         engine = self._engine_factory(self.path, self.config)
-        engine.was_compacted = self.first_dirty_offset != NEVER_CLEANED
+        engine.compacted_end = self.first_dirty_offset
         return engine
 
     def _opened(self, parts: OpenParts | KafkaError) -> None:
@@ -309,8 +309,6 @@ class OpenableLog:
 
     def update_config(self, config: LogConfig) -> None:
         """Obey other settings from the next append on."""
-        if self.config.is_compacted and not config.is_compacted and self.first_dirty_offset == NEVER_CLEANED:
-            self.first_dirty_offset = self._log_start_offset  # a follower of a compacted log has its gaps: remember
         self.config = config
         self.is_spotless = False
         self._retention_due_ms = 0

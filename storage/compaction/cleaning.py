@@ -7,7 +7,8 @@ RULES    1. First the map: for every key between the first dirty offset and the 
             (`delete.retention.ms` from when a compaction first met it). A record without a key goes.
          3. Batches of aborted transactions go; a marker goes when its transaction has left nothing, after the same time.
          4. A batch stays without its records where it is the last of a producer that is still known: its sequence
-            number, or a marker's epoch. So does the very last batch, so that the log keeps its end.
+            number, or a marker's epoch. So does the last batch of each new segment: its end is where the next begins, so
+            that after a crash no gap looks like a loss, and the log's end is known.
          5. Every batch's checksum is compared before it is written anew: damage must not get a valid one.
          6. A new segment is durable, indexes and name included, when it is told of. Whoever takes the steps puts it in
             its place before the next step; giving up is to take no further step.
@@ -124,7 +125,7 @@ class _Cleaning:
         new.create(job.wall_ms)
         for segment in group:
             for data, batches in self._read(segment):
-                size = self._append(new, data, batches)
+                size = self._append(new, data, batches, group[-1].end_offset)
                 self._bytes_read += len(data)
                 self._bytes_written += size
                 yield Progress(len(data) + size)
@@ -134,11 +135,11 @@ class _Cleaning:
         self._complete(new, group[-1])
         yield Replacement(tuple(group), new.size, bool(aborted))
 
-    def _append(self, new: Segment, data: Buffer, batches: list[tuple[int, BatchHeader]]) -> int:
+    def _append(self, new: Segment, data: Buffer, batches: list[tuple[int, BatchHeader]], end_offset: int) -> int:
         """What stays of some batches; how many bytes that are."""
         output, infos = bytearray(), []
         for position, header in batches:
-            batch = self._filter(data, position, header)
+            batch = self._filter(data, position, header, end_offset)
             self._records_read += header.record_count
             if batch is not None:
                 kept = parse_header(batch)
@@ -166,7 +167,7 @@ class _Cleaning:
 
     # ---- what stays --------------------------------------------------------------------------------------
 
-    def _filter(self, data: Buffer, position: int, header: BatchHeader) -> Buffer | None:
+    def _filter(self, data: Buffer, position: int, header: BatchHeader, end_offset: int) -> Buffer | None:
         job, transactions = self._job, self._transactions
         if header.is_control:
             is_useless = transactions.pass_marker(data, position, header)
@@ -175,7 +176,7 @@ class _Cleaning:
         else:
             is_useless = False
             drops_all = transactions.pass_batch(header)
-        keeps_empty = self._is_last_of_producer(header) or header.next_offset == job.end_offset
+        keeps_empty = self._is_last_of_producer(header) or header.next_offset == end_offset
         if drops_all and not keeps_empty:
             return None
         return filtered(

@@ -10,8 +10,10 @@ RULES    1. A segment is rolled before an append that would make it larger than 
             indexes without log) is put in order as Kafka does.
          4. Segments are deleted oldest first by `trim`, youngest first by everything else, so that what is left
             after a crash has no hole.
-         5. Where a segment begins behind the end of the one before, that end was lost, and the log is cut there: unless
-            the topic is compacted, or was (`was_compacted`), or all before was known to be durable.
+         5. A segment that begins behind the end of the one before may mean a loss, and then the log is cut there. It does
+            not before the recovery point (all was durable) and before `compacted_end`; nor where the topic is compacted
+            and the segment before lacks offsets inside: what loses its end was just appended to, and lacks none.
+            Our own compactions leave no such gap, at least a header ends every segment (compaction/cleaning.py).
 NOT HERE What a sync covers (durability.py); one segment's files (segment.py); what may be appended (validation.py);
          when to flush or delete (log.py).
 """
@@ -92,7 +94,7 @@ class SegmentEngine:
         self._idle_since = UNKNOWN
         self._durable_end = 0  # before it nothing can have been lost
         self.later: Later = at_once
-        self.was_compacted = False
+        self.compacted_end = 0
         self.update_config(config)
 
     # ---- life --------------------------------------------------------------------------------------------
@@ -134,8 +136,12 @@ class SegmentEngine:
 
     def recovery(self, start_offset: int, visit: Visit) -> Iterator[int]:
         """Do the same in slices of about a MiB; yields the offset reached."""
+        lacks_offsets = False
 
         def publish(buffer: Buffer, position: int, header: BatchHeader) -> None:
+            nonlocal lacks_offsets
+            if header[0] > self._end_offset or header.record_count <= header.last_offset_delta:
+                lacks_offsets = True
             self._end_offset = header.next_offset
             visit(buffer, position, header)
 
@@ -147,10 +153,11 @@ class SegmentEngine:
             self._add(segment)
             self._with_aborted.discard(segment.base_offset)
             self._end_offset = segment.base_offset
+            lacks_offsets = False
             size = segment.size
             for _ in segment.recover(publish):
                 yield self._end_offset
-            if segment.size < size or (ahead and self._is_hole(ahead[0])):
+            if segment.size < size or (ahead and self._is_hole(ahead[0], lacks_offsets=lacks_offsets)):
                 if ahead:
                     _log.warning("Dropping %d segments of %s behind a loss", len(ahead), self._directory)
                 while ahead:
@@ -500,11 +507,11 @@ class SegmentEngine:
                 return number, found
         return None
 
-    def _is_hole(self, following: Segment) -> bool:
+    def _is_hole(self, following: Segment, *, lacks_offsets: bool) -> bool:
         """Whether the end of the segment before was lost, so that the log has to end there (rule 5)."""
         begins_at = following.base_offset
-        may_skip = self.was_compacted or self._config.is_compacted or begins_at <= self._durable_end
-        return begins_at > self._end_offset and not may_skip
+        is_whole = begins_at <= max(self._end_offset, self._durable_end, self.compacted_end)
+        return not is_whole and not (self._config.is_compacted and lacks_offsets)
 
     def _end_position(self) -> OffsetPosition:
         segment = self._segments[self._slot(self._end_offset)]

@@ -5,6 +5,7 @@ RULES    1. Every change of a file's bytes or size since its last sync is rememb
             taken back may survive in part.
          3. Names are durable at once: renames, deletions and directories are not taken back.
          4. Objects that were open before a crash are not to be used after it.
+         5. With a `fuse` the power fails at that very change of a file or name: PowerLoss, which nobody catches.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from random import Random
 from storage.disk import Buffer, Disk, File
 
 
+class PowerLoss(BaseException):
+    """The power has failed; nothing more is written."""
+
+
 class JournalledFile(File):
     """A file that remembers what was changed since the last sync."""
 
@@ -24,6 +29,7 @@ class JournalledFile(File):
 
     def pwrite(self, buffer: Buffer, position: int) -> None:
         """Write, and remember what was there."""
+        self._disk.burn()
         size = self.size()
         old = self.pread(len(buffer), position)
         super().pwrite(buffer, position)
@@ -31,6 +37,7 @@ class JournalledFile(File):
 
     def truncate(self, size: int) -> None:
         """Cut, and remember what was cut off."""
+        self._disk.burn()
         old_size = self.size()
         old = self.pread(max(old_size - size, 0), size)
         super().truncate(size)
@@ -38,6 +45,7 @@ class JournalledFile(File):
 
     def sync(self) -> None:
         """Sync, and forget."""
+        self._disk.burn()
         super().sync()
         self._disk.journal(self).clear()
 
@@ -51,6 +59,15 @@ class CrashingDisk(Disk):
     def __init__(self) -> None:
         super().__init__()
         self._journals: dict[int, tuple[str, list[Change]]] = {}
+        self.fuse: int | None = None
+        """After so many further changes the power fails (rule 5)."""
+
+    def burn(self) -> None:
+        """A change is about to be made."""
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse < 0:
+                raise PowerLoss
 
     def journal(self, file: File) -> list[Change]:
         """The changes since the last sync of the file, whatever it is called now."""
@@ -65,11 +82,17 @@ class CrashingDisk(Disk):
 
     def rename(self, source: str, target: str) -> None:
         """Give a file another name; its journal goes with it."""
+        self.burn()
         super().rename(source, target)
         if os.path.isfile(target):
             inode = os.stat(target).st_ino
             if inode in self._journals:
                 self._journals[inode] = (target, self._journals[inode][1])
+
+    def unlink(self, path: str, *, missing_ok: bool = False) -> None:
+        """Remove a name."""
+        self.burn()
+        super().unlink(path, missing_ok=missing_ok)
 
     def forget_changes(self) -> None:
         """Everything is durable: the whole file system was synced."""
@@ -82,6 +105,7 @@ class CrashingDisk(Disk):
 
     def crash(self, dice: Random) -> None:
         """Lose the power (rules 2 and 3)."""
+        self.fuse = None
         for inode, (path, changes) in self._journals.items():
             if not changes or not os.path.exists(path) or os.stat(path).st_ino != inode:
                 continue

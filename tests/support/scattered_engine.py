@@ -137,7 +137,7 @@ class ScatteredEngine:
     def __init__(self, store: Store, directory: str, config: LogConfig) -> None:
         self._store = store
         self.later: Later = at_once
-        self.was_compacted = False
+        self.compacted_end = 0
         self._name = directory
         self._config = config
         self._batches: list[BatchInfo] = []

@@ -1,0 +1,268 @@
+"""A compacted log against a list of all that was ever written, whatever is done to it and whenever the power fails.
+
+RULES    1. What a reader gets was written there: same offset, key, value and time, in the order of offsets.
+         2. For every key the last committed record is there, unless it is a tombstone; then either the tombstone is, or no
+            record of the key at all.
+         3. Nothing from the end of the last compaction on is missing.
+         4. No aborted record is read with read_committed, and no committed one is taken for aborted.
+         5. The end of the log, the start and what is known of producers do not change by a compaction.
+         6. A second compaction right after the first finds nothing to do.
+         7. The power may fail at any change of any file or name: afterwards 1, 2 and 4 hold for all that was flushed.
+NOT HERE Logs that are not compacted (test_log_machine.py); several partitions (tests/unit/replication/test_compactor.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from protocol.compression import Compression
+from protocol.records import ControlType, Record
+from storage.compaction.job import Resources
+from storage.compaction.offset_map import SLOT_BYTES
+from storage.log import Checkpoint, Log, Origin
+from tests.support.compaction import COMPACTED, committed_records, compact, keyed
+from tests.support.crashing_disk import CrashingDisk, PowerLoss
+from tests.support.logs import NOW_MS, Idempotent, log_at, marker, records_of
+
+PRODUCERS = 3
+TRANSACTIONAL = 0
+RESOURCES = (Resources(), Resources(memory_bytes=7 * SLOT_BYTES, load_factor=0.8, buffer_bytes=300))
+
+
+@dataclass(frozen=True)
+class Written:
+    """One record that was appended, or a marker."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+    timestamp_ms: int
+    producer: Idempotent | None = None
+    ends: ControlType | None = None
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.producer is not None and self.producer.transactional
+
+
+class CompactionMachine(RuleBasedStateMachine):
+    """Steps that a broker may take, and what must hold after each."""
+
+    @initialize(segment_bytes=st.sampled_from([400, 1000, 100_000]), retention_ms=st.sampled_from([0, 50, 10_000]))
+    def begin(self, segment_bytes: int, retention_ms: int) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="compaction-machine-"))
+        self.disk = CrashingDisk()
+        self.config = replace(
+            COMPACTED, segment_bytes=segment_bytes, delete_retention_ms=retention_ms, file_delete_delay_ms=0
+        )
+        self.written: list[Written] = []
+        self.flushed = self.recovery_point = self.cleaned_end = 0
+        self.first_dirty_offset = -1
+        self.sequences = dict.fromkeys(range(PRODUCERS), 0)
+        self.clock = NOW_MS
+        self.log = self.opened(is_clean=True)
+
+    def teardown(self) -> None:
+        if hasattr(self, "root"):
+            shutil.rmtree(self.root)
+
+    def opened(self, *, is_clean: bool) -> Log:
+        known = Checkpoint(self.recovery_point, 0, 0, self.first_dirty_offset)
+        log = log_at(self.root, disk=self.disk, config=self.config, is_clean=is_clean, known=known)
+        log.open()
+        log.high_watermark = log.log_end_offset
+        return log
+
+    @property
+    def end_offset(self) -> int:
+        return self.written[-1].offset + 1 if self.written else 0
+
+    # ---- what a broker does --------------------------------------------------------------------------------
+
+    @rule(
+        pairs=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(-20, 60)), min_size=1, max_size=4),
+        codec=st.sampled_from(Compression),
+        producer_id=st.integers(-1, PRODUCERS - 1),
+    )
+    def append(self, pairs: list[tuple[str, int]], codec: Compression, producer_id: int) -> None:
+        self.clock += 10
+        who = None
+        if producer_id >= 0:
+            who = Idempotent(producer_id, 0, self.sequences[producer_id], producer_id == TRANSACTIONAL)
+            self.sequences[producer_id] += len(pairs)
+        records = [(key.encode(), None if size < 0 else b"%d:" % self.clock + b"x" * size) for key, size in pairs]
+        data = keyed(*records, timestamp_ms=self.clock, compression=codec, producer=who)
+        offset = self.log.append(data, leader_epoch=0, wall_ms=self.clock).base_offset
+        assert offset == self.end_offset
+        for index, (key, value) in enumerate(records):
+            self.written.append(Written(offset + index, key, value, self.clock, who))
+        self.log.high_watermark = self.end_offset
+
+    @precondition(lambda self: self.is_in_transaction())
+    @rule(kind=st.sampled_from([ControlType.ABORT, ControlType.COMMIT]))
+    def end_transaction(self, kind: ControlType) -> None:
+        who = Idempotent(TRANSACTIONAL, 0, -1, transactional=True)
+        data = marker(kind, TRANSACTIONAL, 0)
+        self.log.append(data, leader_epoch=0, wall_ms=self.clock, origin=Origin.COORDINATOR)
+        self.written.append(Written(self.end_offset, b"", None, self.clock, who, kind))
+        self.log.high_watermark = self.end_offset
+
+    def is_in_transaction(self) -> bool:
+        mine = [record for record in self.written if record.is_transactional]
+        return bool(mine) and mine[-1].ends is None
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll(self.clock)
+
+    @rule()
+    def flush(self) -> None:
+        self.log.sync_work()()
+        self.log.flushed(self.end_offset)
+        self.flushed = self.end_offset
+
+    @rule(later_ms=st.sampled_from([0, 60, 20_000]), resources=st.sampled_from(RESOURCES), closes=st.booleans())
+    def compact(self, later_ms: int, resources: Resources, closes: bool) -> None:
+        self.clock += later_ms
+        if closes:
+            self.log.roll(self.clock)
+        before = {who: known.last_sequence for who, known in self.log.producers.producers.items()}
+        while (cleaned := compact(self.log, self.clock, disk=self.disk, resources=resources)) is not None:
+            self.cleaned_end = cleaned.next_dirty_offset
+        assert compact(self.log, self.clock, disk=self.disk, resources=resources) is None
+        self.first_dirty_offset = self.log.first_dirty_offset
+        assert {who: known.last_sequence for who, known in self.log.producers.producers.items()} == before
+
+    @rule(is_compacted=st.booleans())
+    def change_policy(self, is_compacted: bool) -> None:
+        """A topic that is not compacted any more has its gaps all the same: none is taken for a loss."""
+        policy = frozenset({"compact", "delete"} if is_compacted else {"delete"})
+        self.config = replace(self.config, cleanup_policy=policy)
+        self.log.update_config(self.config)
+        self.first_dirty_offset = self.log.first_dirty_offset
+
+    # ---- the end of a process ------------------------------------------------------------------------------
+
+    @rule()
+    def close_and_reopen(self) -> None:
+        self.log.close()
+        self.flushed = self.recovery_point = self.end_offset
+        self.log = self.opened(is_clean=True)
+        self.producers_are_known()
+
+    @rule(fuse=st.integers(0, 60), later_ms=st.sampled_from([0, 20_000]), seed=st.integers(0, 2**32))
+    def lose_power_in_a_compaction(self, fuse: int, later_ms: int, seed: int) -> None:
+        self.clock += later_ms
+        self.log.roll(self.clock)
+        self.cleaned_end = self.end_offset  # nobody is told how far it came
+        self.disk.fuse = fuse
+        with suppress(PowerLoss):
+            compact(self.log, self.clock, disk=self.disk)
+        self.crash(seed)
+
+    @rule(seed=st.integers(0, 2**32))
+    def crash(self, seed: int) -> None:
+        """Rule 7."""
+        self.recovery_point = self.log.recovery_point
+        self.disk.crash(Random(seed))
+        self.log = self.opened(is_clean=False)
+        self.disk.forget_changes()
+        end_offset = self.log.log_end_offset
+        assert end_offset >= self.flushed
+        self.written = [record for record in self.written if record.offset < end_offset]
+        if self.end_offset < end_offset:
+            assert self.end_offset <= end_offset, "the end stays where it was"
+        self.flushed = self.log.flushed_end_offset
+        self.cleaned_end = min(self.cleaned_end, end_offset)
+        self.producers_are_known()
+        for producer_id in self.sequences:
+            mine = [r for r in self.written if r.producer and r.producer.producer_id == producer_id and r.ends is None]
+            last = mine[-1] if mine else None
+            known = self.log.producers.producers.get(producer_id)
+            self.sequences[producer_id] = known.last_sequence + 1 if known else 0
+            assert last is not None or not known
+
+    def producers_are_known(self) -> None:
+        for producer_id, known in self.log.producers.producers.items():
+            mine = [r for r in self.written if r.producer and r.producer.producer_id == producer_id and r.ends is None]
+            if known.batches:
+                assert known.batches[-1][2] == mine[-1].offset
+
+    # ---- what must hold ------------------------------------------------------------------------------------
+
+    @invariant()
+    def all_is_as_in_the_list(self) -> None:
+        if hasattr(self, "log"):
+            read = records_of(self.log)
+            self.what_is_read_was_written(read)
+            self.nothing_newer_is_lost(read)
+            self.last_values_are_there()
+            assert (self.log.log_start_offset, self.log.log_end_offset) == (0, self.end_offset)
+
+    def what_is_read_was_written(self, read: list[Record]) -> None:
+        """Rule 1."""
+        known = {record.offset: record for record in self.written}
+        offsets = [record.offset for record in read]
+        assert offsets == sorted(set(offsets))
+        for record in read:
+            was = known[record.offset]
+            assert was.ends is None
+            assert (record.key, record.value, record.timestamp_ms) == (was.key, was.value, was.timestamp_ms)
+
+    def nothing_newer_is_lost(self, read: list[Record]) -> None:
+        """Rule 3."""
+        there = {record.offset for record in read}
+        newer = [record.offset for record in self.written if record.ends is None and record.offset >= self.cleaned_end]
+        assert set(newer) <= there
+
+    def last_values_are_there(self) -> None:
+        """Rules 2 and 4."""
+        aborted = self.aborted_offsets()
+        stable = self.log.last_stable_offset
+        seen = committed_records(self.log)
+        assert not aborted & {record.offset for record in seen}
+        last: dict[bytes, Written] = {}
+        for record in self.written:
+            if record.ends is None and record.offset < stable and record.offset not in aborted:
+                last[record.key] = record
+        found = {record.key: record for record in seen}
+        for key, record in last.items():
+            there = found.get(key)
+            if record.value is not None:
+                assert there is not None, f"{key!r} at {record.offset} is gone"
+            if there is not None:
+                assert (there.offset, there.value) == (record.offset, record.value)
+
+    def aborted_offsets(self) -> set[int]:
+        found: set[int] = set()
+        current: list[int] = []
+        for record in self.written:
+            if not record.is_transactional:
+                continue
+            if record.ends is None:
+                current.append(record.offset)
+            else:
+                found.update(current if record.ends == ControlType.ABORT else ())
+                current = []
+        return found
+
+
+EFFORT = settings(
+    max_examples=40,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+TestCompaction = CompactionMachine.TestCase
+TestCompaction.settings = EFFORT

@@ -8,9 +8,11 @@ NOT HERE Which logs there are (log_manager.py).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from storage.disk import Disk, StorageError
-from storage.segments.layout import LOG
+
+_BATCHES: Final = ".log"  # how names of files end that hold batches
 
 
 class Usage:
@@ -38,7 +40,9 @@ class Usage:
 
     def _size_of(self, path: str) -> int:
         try:
-            return sum(self._disk.size(f"{path}/{name}") for name in self._disk.listdir(path) if name.endswith(LOG))
+            return sum(
+                self._disk.size(f"{path}/{name}") for name in self._disk.listdir(path) if name.endswith(_BATCHES)
+            )
         except StorageError:
             if self._disk.is_dir(path):
                 raise

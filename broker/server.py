@@ -56,6 +56,7 @@ from replication.image import Endpoint as RegisteredEndpoint
 from replication.metadata_log import open_metadata_log
 from replication.metadata_records import UnreadableMetadata
 from replication.metadata_snapshots import MetadataSnapshots
+from replication.moves import Moves
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
 from storage.disk import Disk, Lock, StorageError
@@ -238,6 +239,7 @@ class Server:
             config.number("replica.lag.time.max.ms"),
         )
         self._replicas.on_directory_failed = self._directory_failed
+        self._moves = Moves(self._replicas, self._log_manager, self._worker, self._clock.wall_ms)
         warmer = Warmer(self._worker, self._replicas.directory_failed)
         for listener in self.listeners:
             listener.warmer = warmer
@@ -272,7 +274,7 @@ class Server:
                 self._purgatory,
                 Addresses(config.node_id, wildcards),
                 self._authorizer,
-                LogDirsHandler(self._log_manager, self._replicas, self._worker, self._authorizer),
+                LogDirsHandler(self._log_manager, self._replicas, self._moves, self._worker, self._authorizer),
             )
         )
 
@@ -311,6 +313,7 @@ class Server:
         strays = self._replicas.set_strays_aside()
         if strays:
             _log.warning("set aside what belongs to no topic of this cluster: %s", ", ".join(strays))
+        self._moves.resume()
         everybody = self.listeners + self.controller_listeners
         for listener in everybody:
             listener.start()

@@ -246,6 +246,13 @@ class Partition:
             self.is_leader = False
             self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
 
+    def lie_in(self, log: Log) -> None:
+        """The same records lie in another log from now on, which is closed."""
+        log.high_watermark = self.log.high_watermark
+        self.log = log
+        if self.is_leader:
+            log.assign_epoch(self.leader_epoch)
+
     def vanish(self) -> None:
         """The partition is no longer of this broker."""
         self.is_leader = False

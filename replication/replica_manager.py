@@ -285,6 +285,17 @@ class ReplicaManager:
                 return
         self._waiting_appends.pop(partition, None)
 
+    def hold_appends(self, partition: Partition) -> bool:
+        """Have appends to a partition wait until `resume_appends`; False while some wait for the disk already."""
+        if partition in self._waiting_appends:
+            return False
+        self._waiting_appends[partition] = deque()
+        return True
+
+    def resume_appends(self, partition: Partition) -> None:
+        """Go on with the appends that waited."""
+        self._resume(partition)
+
     def _refuse_waiting(self, partition: Partition, code: ErrorCode) -> None:
         """The partition is not to be appended to any more."""
         for append in self._waiting_appends.pop(partition, ()):

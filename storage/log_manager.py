@@ -13,6 +13,8 @@ RULES    1. The clean-shutdown marker is read, then deleted durably before anyth
          5. Deleting is renaming; the files go after `file.delete.delay.ms`, as closed work. Directories are made and
             renamed through `later` (changes.py): until then nobody looks into them.
          6. What takes long comes in steps (an iterator, one log a step) or as closed work for a thread.
+         7. A copy of a log that is being moved is in nobody's way: it is not looked after, and it is no log of its directory
+            until it has taken the log's place.
 NOT HERE One log (log.py), meta.properties (replication/formatting.py), when to call what (broker/server.py).
          Why recovery may wait: docs/decisions/0005-recovery-on-first-use.md
 """
@@ -36,6 +38,7 @@ from storage.checkpoints import (
 )
 from storage.disk import Disk, Lock, StorageError
 from storage.engine import Engine, EngineFactory
+from storage.future_logs import FUTURE, begin_copy, copy_of, finish_moves, take_place
 from storage.log import Log
 from storage.log_config import LogConfig
 from storage.openable_log import NEVER_CLEANED, Checkpoint
@@ -48,6 +51,7 @@ CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LAZY_RECOVERY_BYTES: Final = 1024 * 1024
 RECOVERED_AT_SHUTDOWN: Final = 200
 SYNCED_ONE_BY_ONE: Final = 4
+MOST_PREFERRED: Final = 10_000
 NO_BROKER_EPOCH: Final = -1
 _CHECKPOINTS: Final = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY)  # in the order of Checkpoint
 
@@ -128,6 +132,10 @@ class LogManager:
         """Makes changes of the files of logs in a log directory: at once, unless it is set."""
         self.name_later: Callable[[str, Change], None] = lambda _, change: change()
         """Makes and renames logs' directories: likewise."""
+        self.copies: dict[TopicPartition, Log] = {}
+        """Of logs that are being moved, in their new directories (future_logs.py)."""
+        self._interrupted: dict[TopicPartition, str] = {}
+        self._preferred: dict[TopicPartition, str] = {}
 
     def _segments(self, directory: str, config: LogConfig) -> Engine:
         return SegmentEngine(self._disk, directory, config, self._jitter)
@@ -143,6 +151,7 @@ class LogManager:
         Raises:
             StorageError: no directory is left in service, or a partition lies in two of them.
         """
+        finish_moves(self._disk, self.directories)
         for directory in list(self.directories.values()):
             try:
                 self._load(directory)
@@ -160,6 +169,9 @@ class LogManager:
         for name in disk.listdir(path):
             if name.endswith(DELETED):
                 self._dying.append((0, 0, f"{path}/{name}"))
+            moved = copy_of(name)
+            if moved is not None:
+                self._interrupted[moved] = f"{path}/{name}"
             key = partition_of(name)
             if key is None:
                 continue
@@ -248,6 +260,10 @@ class LogManager:
             log.go_offline()
             self._lost.add(key)
             self.logs.pop(key, None)
+        for key, copy in list(self.copies.items()):
+            if copy.directory == directory:
+                copy.go_offline()
+                del self.copies[key]
         return list(failed.logs.values())
 
     # ---- logs --------------------------------------------------------------------------------------------
@@ -277,7 +293,8 @@ class LogManager:
             raise StorageError(
                 f"make the log of {topic}-{partition} because of", "", OSError(0, ", ".join(self.offline) + " offline")
             )
-        home = self._home(directory)
+        preferred = self._preferred.pop(key, None)
+        home = self._home(directory or (preferred if preferred in self.directories else None))
         log = Log(self._disk, self.engine_factory, home.path, topic, partition, config, topic_id=topic_id, is_new=True)
         log.later = partial(self._change, home.path)
         self.logs[key] = home.logs[key] = log
@@ -324,6 +341,67 @@ class LogManager:
 
     def _change(self, directory: str, change: Change) -> None:
         self.later(directory, change)
+
+    # ---- moving a log ------------------------------------------------------------------------------------
+
+    def prefer(self, topic: str, partition: int, directory: str) -> None:
+        """Make the log of a partition that is not here yet in this directory, when it comes."""
+        self._preferred.pop((topic, partition), None)
+        self._preferred[topic, partition] = directory
+        if len(self._preferred) > MOST_PREFERRED:
+            del self._preferred[next(iter(self._preferred))]
+
+    def take_interrupted(self) -> list[tuple[TopicPartition, str]]:
+        """The logs that were being moved when the broker stopped, and where to, told once; what was copied goes."""
+        found, self._interrupted = self._interrupted, {}
+        moves = []
+        for key, path in found.items():
+            if key in self.logs:  # else what is missing may be in a directory that is not here: leave it to a person
+                self._dying.append((0, 0, path))
+                moves.append((key, path.rpartition("/")[0]))
+        return moves
+
+    def make_copy(self, log: Log, directory: str, start_offset: int) -> tuple[Log, Work]:
+        """An empty copy of a log, and closed work that makes it on disk; say `add_copy` then.
+
+        Raises:
+            StorageError: the directory is offline.
+        """
+        home, topic_id = self._home(directory), log.topic_id
+        assert topic_id is not None, "a log in use has its topic's id"
+        copy = Log(
+            self._disk, self.engine_factory, home.path, log.topic, log.partition, log.config,
+            topic_id=topic_id, is_new=True,
+        )  # fmt: skip
+        copy.path = f"{home.path}/{aside_name(log.topic, log.partition, self._random_bytes(16), FUTURE)}"
+        if log.first_dirty_offset != NEVER_CLEANED:
+            copy.first_dirty_offset = start_offset
+        return copy, partial(begin_copy, self._disk, copy, topic_id, start_offset)
+
+    def add_copy(self, copy: Log) -> None:
+        """A copy lies on disk."""
+        copy.later = partial(self._change, copy.directory)
+        self.copies[copy.topic, copy.partition] = copy
+
+    def drop_copy(self, copy: Log) -> None:
+        """Give a copy up."""
+        del self.copies[copy.topic, copy.partition]
+        copy.delete()
+        path = f"{copy.directory}/{aside_name(copy.topic, copy.partition, self._random_bytes(16), DELETED)}"
+        self.name_later(copy.directory, partial(self._rename, copy.path, path))
+        self._dying.append((None, 0, path))
+
+    def replace(self, log: Log, copy: Log) -> None:
+        """Have a copy that is complete, durable and closed take its log's place (future_logs.py rule 1)."""
+        key = (log.topic, log.partition)
+        doomed = f"{log.directory}/{aside_name(*key, self._random_bytes(16), DELETED)}"
+        lay_in, copy.path = copy.path, f"{copy.directory}/{copy.name}"
+        log.delete()
+        del self.copies[key], self.directories[log.directory].logs[key]
+        self.logs[key] = self.directories[copy.directory].logs[key] = copy
+        self.name_later(copy.directory, partial(take_place, self._disk, log.path, doomed, lay_in, copy.path))
+        copy.change(_nothing, partial(self.name_later, copy.directory))  # so that nobody opens it before
+        self._dying.append((None, log.config.file_delete_delay_ms, doomed))
 
     def truncate(self, log: Log, offset: int) -> bool:
         """Cut a log, and write the recovery points, which must not lie in what is going to be appended there."""
@@ -436,6 +514,10 @@ class LogManager:
             return
         directory.written[RECOVERY_POINTS] = points
         write_offsets(self._disk, f"{path}/{RECOVERY_POINTS}", points)
+
+
+def _nothing() -> None:
+    """Only its turn is waited for."""
 
 
 def _remove(disk: Disk, files: list[list[str]], directories: list[str]) -> None:

@@ -12,7 +12,7 @@ from broker.coordinators.runtime import Clock
 from protocol.errors import ErrorCode, KafkaError
 from replication.replica_manager import ReplicaManager
 from storage.blocking import WouldBlock
-from storage.log import AppendInfo
+from storage.log import AppendInfo, Log
 from storage.validation import Origin
 
 _ALL = -1
@@ -27,7 +27,11 @@ class ReplicaLog:
         self._partition = partition
         self._clock = clock
         self._replica = replicas.find(topic, partition)
-        self._log = self._replica.log
+
+    @property
+    def _log(self) -> Log:
+        """Where the records lie, which may change (replication/moves.py)."""
+        return self._replica.log
 
     def bounds(self) -> tuple[int, int]:
         """Where it begins and ends."""

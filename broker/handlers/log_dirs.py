@@ -1,10 +1,11 @@
-"""DescribeLogDirs: what lies in the log directories of this broker.
+"""DescribeLogDirs and AlterReplicaLogDirs: what lies in the log directories of this broker, and what shall.
 
 RULES    1. The file systems, and logs that are not open, are looked at by a reader thread of each directory; the answer
             waits for all.
          2. A directory that is offline, or goes offline now, is KAFKA_STORAGE_ERROR and has no logs.
-         3. A log's lag is 0, unless it follows a high watermark that it has not reached.
-NOT HERE Sizes on disk (`storage/usage.py`).
+         3. A log's lag is 0, unless it follows a high watermark that it has not reached; a copy lags behind its log.
+         4. Moving is begun here and goes on by itself. A partition that is named with two directories goes to the later.
+NOT HERE Sizes on disk (`storage/usage.py`), moving (`replication/moves.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Reso
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.logs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from replication.moves import Moves
 from replication.replica_manager import ReplicaManager
 from replication.work import Worker
 from storage.disk import StorageError
@@ -36,8 +42,14 @@ class LogDirsHandler:
     """Answers DescribeLogDirs requests."""
 
     def __init__(
-        self, log_manager: LogManager, replicas: ReplicaManager, worker: Worker, authorizer: Authorizer
+        self,
+        log_manager: LogManager,
+        replicas: ReplicaManager,
+        moves: Moves,
+        worker: Worker,
+        authorizer: Authorizer,
     ) -> None:
+        self._moves = moves
         self._log_manager = log_manager
         self._replicas = replicas
         self._worker = worker
@@ -45,7 +57,28 @@ class LogDirsHandler:
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
-        return [Route(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, self.describe)]
+        return [
+            Route(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, self.alter),
+            Route(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, self.describe),
+        ]
+
+    def alter(self, ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+        """Answer one AlterReplicaLogDirs."""
+        is_allowed = self._authorizer.authorize(ctx.principal, Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME)
+        wanted = {
+            (topic.name, index): directory.path
+            for directory in request.dirs
+            for topic in directory.topics
+            for index in topic.partitions
+        }
+        results: dict[str, AlterReplicaLogDirTopicResult] = {}
+        for (name, index), path in wanted.items():
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            if is_allowed:
+                code = self._moves.alter(name, index, path)
+            topic = results.setdefault(name, AlterReplicaLogDirTopicResult(topic_name=name, partitions=[]))
+            topic.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
+        return AlterReplicaLogDirsResponse(results=list(results.values()))
 
     def describe(self, ctx: RequestContext, request: DescribeLogDirsRequest) -> Pending | DescribeLogDirsResponse:
         """Answer one DescribeLogDirs."""
@@ -93,7 +126,9 @@ class _Description:
         directory = self._log_manager.directories.get(path)
         if directory is None:
             return []
-        return [log for key, log in directory.logs.items() if self._asked is None or key in self._asked]
+        copies = [copy for copy in self._log_manager.copies.values() if copy.directory == path]
+        logs = [*directory.logs.values(), *copies]
+        return [log for log in logs if self._asked is None or (log.topic, log.partition) in self._asked]
 
     def _measured(self, path: str, work: Usage, error: StorageError | None) -> None:
         if error is not None:
@@ -114,15 +149,20 @@ class _Description:
         topics: dict[str, DescribeLogDirsTopic] = {}
         for log in self._logs_in(path):
             topic = topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic, partitions=[]))
-            topic.partitions.append(_described(log, usage))
+            topic.partitions.append(self._described(log, usage))
         result.topics = list(topics.values())
 
-
-def _described(log: Log, usage: Usage) -> DescribeLogDirsPartition:
-    is_open = log.is_open
-    return DescribeLogDirsPartition(
-        partition_index=log.partition,
-        partition_size=log.size_bytes if is_open else usage.sizes.get(log.path, 0),
-        offset_lag=max(log.high_watermark - log.log_end_offset, 0) if is_open else 0,
-        is_future_key=False,
-    )
+    def _described(self, log: Log, usage: Usage) -> DescribeLogDirsPartition:
+        key = (log.topic, log.partition)
+        is_copy = self._log_manager.copies.get(key) is log
+        lag = 0
+        if log.is_open:
+            original = self._log_manager.logs.get(key, log)
+            goal = original.log_end_offset if is_copy and original.is_open else log.high_watermark
+            lag = max(goal - log.log_end_offset, 0)
+        return DescribeLogDirsPartition(
+            partition_index=log.partition,
+            partition_size=log.size_bytes if log.is_open else usage.sizes.get(log.path, 0),
+            offset_lag=lag,
+            is_future_key=is_copy,
+        )

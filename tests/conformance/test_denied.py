@@ -179,6 +179,10 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
         logs.DeleteRecordsRequest(topics=[logs.DeleteRecordsTopic(name=n, partitions=[logs.DeleteRecordsPartition(
             partition_index=0, offset=0)]) for n in ("secret", "nowhere")], timeout_ms=1000), 2, [TOPIC, TOPIC],
     ),
+    "AlterReplicaLogDirs": (
+        logs.AlterReplicaLogDirsRequest(dirs=[logs.AlterReplicaLogDir(path="/d", topics=[
+            logs.AlterReplicaLogDirTopic(name="secret", partitions=[0])])]), 2, [CLUSTER],
+    ),
     "DescribeLogDirs": (logs.DescribeLogDirsRequest(topics=None), 5, [CLUSTER]),
     "DescribeConfigs": (
         admin.DescribeConfigsRequest(resources=[

@@ -1,4 +1,4 @@
-"""DeleteRecords and DescribeLogDirs: this broker and Apache Kafka answer the same, and what was deleted stays deleted."""
+"""DeleteRecords, DescribeLogDirs, AlterReplicaLogDirs: this broker and Apache Kafka do and answer the same."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from barnabas import Broker
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreateTopicsRequest
 from protocol.messages.logs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
@@ -148,6 +151,53 @@ def test_directories_are_described_as_in_kafka(client: RawClient) -> None:
         assert [[t.name for t in r.topics] for r in client.ask(DescribeLogDirsRequest(topics=[]), version).results] == [
             [], []
         ]  # fmt: skip
+
+
+def lies_in(client: RawClient, name: str) -> list[tuple[str, int, bool]]:
+    """(directory, size, whether it is a copy) of each log of a partition."""
+    asked = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=name, partitions=[0])])
+    return [
+        (result.log_dir, log.partition_size, log.is_future_key)
+        for result in client.ask(asked, 5).results
+        for told in result.topics
+        for log in told.partitions
+    ]
+
+
+def alter(client: RawClient, name: str, index: int, path: str, version: int = 2) -> ErrorCode:
+    """What AlterReplicaLogDirs answers."""
+    wanted = AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=name, partitions=[index])])
+    (told,) = client.ask(AlterReplicaLogDirsRequest(dirs=[wanted]), version).results
+    (row,) = told.partitions
+    assert (told.topic_name, row.partition_index) == (name, index)
+    return ErrorCode(row.error_code)
+
+
+def test_replicas_are_moved_as_in_kafka(client: RawClient) -> None:
+    """Refusals; there and back again with every byte, while records are appended; a wish for a topic to come."""
+    paths = [result.log_dir for result in client.ask(DescribeLogDirsRequest(topics=[]), 5).results]
+    assert alter(client, "free", 0, "/nowhere") == E.LOG_DIR_NOT_FOUND
+    assert alter(client, "free", 7, paths[0]) == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert alter(client, "n" * 213, 0, paths[0]) == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert alter(client, "n" * 214, 0, paths[0]) == E.INVALID_TOPIC_EXCEPTION
+    written = BATCHES
+    for version in (1, 2):
+        ((here, _, _),) = lies_in(client, "free")
+        (there,) = set(paths) - {here}
+        assert alter(client, "free", 0, here, version) == E.NONE
+        assert alter(client, "free", 0, there, version) == E.NONE
+        for _ in range(20):
+            assert produce(client, "free") == E.NONE
+            written += 1
+        size = len(batch(NOW_MS, 1)) * written
+        until(lambda there=there, size=size: lies_in(client, "free") == [(there, size, False)], "it is moved")
+    assert earliest(client, "free") == 0
+    for number, path in enumerate(paths):
+        name = f"to-come-{number}"
+        assert alter(client, name, 0, path) == E.UNKNOWN_TOPIC_OR_PARTITION
+        client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7)
+        until(lambda name=name: produce(client, name) == E.NONE, "it takes records")
+        assert [where for where, _, _ in lies_in(client, name)] == [path]
 
 
 def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:

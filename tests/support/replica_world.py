@@ -37,6 +37,7 @@ from protocol.records import BatchBuilder, headers
 from protocol.schema import Message
 from replication.deadlines import Deadlines
 from replication.image import MetadataImage, ResourceType
+from replication.moves import Moves
 from replication.partition import Partition
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
@@ -179,6 +180,7 @@ class World:
         self.log_manager = LogManager(disk or Disk(), ids, LogConfig(), random_bytes=random.Random(1).randbytes)
         self.log_manager.load()
         self.replicas = ReplicaManager(self.log_manager, self.worker, self.purgatory, self.image, SELF, settings or {})
+        self.moves = Moves(self.replicas, self.log_manager, self.worker, lambda: self.wall_ms)
         session_ids = itertools.count(1001)
         self.sessions = FetchSessions(self.purgatory, lambda: next(session_ids))
         self.fetching = FetchHandler(self.replicas, self.sessions, self.purgatory, self.authorizer)

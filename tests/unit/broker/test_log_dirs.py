@@ -10,6 +10,10 @@ from broker.handlers.log_dirs import LogDirsHandler
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.logs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
     DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -24,7 +28,7 @@ E = ErrorCode
 
 
 def ask(world: World, *topics: tuple[str, list[int]], everything: bool = False, version: int = 5) -> Answer:
-    handler = LogDirsHandler(world.log_manager, world.replicas, world.worker, world.authorizer)
+    handler = LogDirsHandler(world.log_manager, world.replicas, world.moves, world.worker, world.authorizer)
     asked = [DescribableLogDirTopic(topic=name, partitions=partitions) for name, partitions in topics]
     request = DescribeLogDirsRequest(topics=None if everything else asked)
     return Answer(handler.describe(world.context(35, version), request), DescribeLogDirsResponse, version)
@@ -148,3 +152,65 @@ def test_who_may_not_describe_the_cluster_is_told_nothing(tmp_path: Path, versio
     world = World(tmp_path, authorizer=Deny())
     answer = ask(world, everything=True, version=version).message
     assert (answer.results, answer.error_code) == ([], E.CLUSTER_AUTHORIZATION_FAILED)
+
+
+# ---- moving ----------------------------------------------------------------------------------------------
+
+
+def alter(world: World, *wanted: tuple[str, str, list[int]], version: int = 2) -> list[tuple[str, int, ErrorCode]]:
+    """Ask for (directory, topic, partitions); what is answered."""
+    handler = LogDirsHandler(world.log_manager, world.replicas, world.moves, world.worker, world.authorizer)
+    request = AlterReplicaLogDirsRequest(
+        dirs=[
+            AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=name, partitions=partitions)])
+            for path, name, partitions in wanted
+        ]
+    )
+    response = handler.alter(world.context(34, version), request)
+    answer = Answer(response, AlterReplicaLogDirsResponse, version)
+    return [
+        (topic.topic_name, row.partition_index, ErrorCode(row.error_code))
+        for topic in answer.message.results
+        for row in topic.partitions
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_replicas_go_where_they_are_wanted(world: World, version: int) -> None:
+    """The later of two directories counts; each partition has its own answer."""
+    first, second = world.log_manager.directories
+    world.create(partitions=2)
+    wanted = (first, "t", [0, 1]), (second, "t", [1]), (second, "nope", [0])
+    assert alter(world, *wanted, version=version) == [
+        ("t", 0, E.NONE), ("t", 1, E.NONE), ("nope", 0, E.UNKNOWN_TOPIC_OR_PARTITION),
+    ]  # fmt: skip
+    assert [world.partition(index=index).log.directory for index in (0, 1)] == [first, second]
+
+
+def test_a_copy_is_described_with_what_it_lacks(world: World) -> None:
+    """Beside its log, in its own directory."""
+    world.create()
+    world.load(batches=3, size=700)
+    log = world.partition().log
+    (target,) = set(world.log_manager.directories) - {log.directory}
+    copy, work = world.log_manager.make_copy(log, target, 0)
+    work()
+    world.log_manager.add_copy(copy)
+    results = {result.log_dir: logs(result) for result in described(ask(world, everything=True))}
+    assert results[log.directory]["t", 0].is_future_key is False
+    lacking = results[target]["t", 0]
+    assert (lacking.is_future_key, lacking.offset_lag, lacking.partition_size) == (True, 3, 0)
+
+
+def test_who_may_not_alter_the_cluster_moves_nothing(tmp_path: Path) -> None:
+    class Deny:
+        def authorize(self, principal: str, operation: str, resource_type: str, name: str) -> bool:
+            assert (operation, resource_type, name) == (Operation.ALTER, Resource.CLUSTER, "kafka-cluster")
+            return False
+
+    world = World(tmp_path, authorizer=Deny(), directories=2)
+    world.create()
+    before = world.partition().log
+    rows = [alter(world, (path, "t", [0])) for path in world.log_manager.directories]
+    assert rows == [[("t", 0, E.CLUSTER_AUTHORIZATION_FAILED)]] * 2
+    assert world.partition().log is before

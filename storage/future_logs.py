@@ -1,0 +1,76 @@
+"""The copy of a log that is on its way to another log directory, on disk: its name, its making, taking the log's place.
+
+FORMAT   `topic-partition.<32 hex digits>-future`, a partition's directory like any other; when nothing is missing in it,
+         it holds an empty file `.complete` until it has the log's name.
+RULES    1. The copy takes the log's place in three durable steps: it is marked complete, the log's directory is renamed for
+            deletion, the copy's gets its name. At any moment one of the two can be found, and nothing else is served.
+         2. After a crash, a complete copy without its log gets the name at the start (`finish_moves`). Every other copy
+            beside its log is of no use: it is deleted, and whoever wanted it makes it anew.
+NOT HERE Copying (replication/moves.py), which copies there are (log_manager.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from storage.checkpoints import TopicPartition
+from storage.disk import Disk, StorageError
+from storage.log import Log
+from storage.partition_directory import make
+
+FUTURE: Final = "-future"
+COMPLETE: Final = ".complete"
+_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d{1,10})\.[0-9a-f]{32}-future")
+
+
+def copy_of(name: str) -> TopicPartition | None:
+    """The partition whose copy's directory has this name; None for all other names."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else (found[1], int(found[2]))
+
+
+def begin_copy(disk: Disk, log: Log, topic_id: bytes, start_offset: int) -> None:
+    """Make the directory of a copy and its empty log; for a thread, while nobody else knows the log."""
+    make(disk, log.path, topic_id)
+    log.open()
+    log.truncate_fully(start_offset)
+
+
+def take_place(disk: Disk, log: str, doomed: str, copy: str, name: str) -> None:
+    """The three steps of rule 1, for a thread: rename the log's directory to `doomed` and the copy's to `name`."""
+    disk.replace_atomically(f"{copy}/{COMPLETE}", b"")
+    disk.rename(log, doomed)
+    disk.sync_dir(_parent(log))
+    _give_name(disk, copy, name)
+
+
+def finish_moves(disk: Disk, directories: Iterable[str]) -> None:
+    """Before logs are looked for: finish what a crash interrupted (rule 2).
+
+    Only when all directories can be read: else nobody knows what is missing.
+    """
+    names: dict[str, list[str]] = {}
+    try:
+        for directory in directories:
+            names[directory] = disk.listdir(directory)
+    except StorageError:
+        return
+    known = {name for listed in names.values() for name in listed}
+    for directory, listed in names.items():
+        for name in listed:
+            key = copy_of(name)
+            if key is None or f"{key[0]}-{key[1]}" in known or not disk.exists(f"{directory}/{name}/{COMPLETE}"):
+                continue
+            _give_name(disk, f"{directory}/{name}", f"{directory}/{key[0]}-{key[1]}")
+
+
+def _give_name(disk: Disk, copy: str, name: str) -> None:
+    disk.rename(copy, name)
+    disk.sync_dir(_parent(name))
+    disk.unlink(f"{name}/{COMPLETE}", missing_ok=True)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]

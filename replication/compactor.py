@@ -150,11 +150,14 @@ class Compactor:
                 cleaner.rest()
             return
         self._is_beginning = True
+        begun: list[_Run] = []
         while due and self._idle and not self._is_stopped:
             _, partition, dirt = due.pop()
-            _Run(self, self._replicas, partition, dirt, self._idle.pop()).begin()
+            begun.append(_Run(self, self._replicas, partition, dirt, self._idle.pop()))
+            begun[-1].begin()
         self._is_beginning = False
-        self.look()
+        if any(run.has_cleaned for run in begun):
+            self.look()
 
     # ------------------------------------------------------------ for a run
     @property
@@ -175,10 +178,10 @@ class Compactor:
         records, wall_ms, resources = last_records(log.producers), self._now_ms(), self._resources
         return log.look("job", lambda engine: job_of(engine, log, dirt, records, wall_ms, resources), may_block=False)
 
-    def ended(self, cleaner: Cleaner) -> None:
-        """A cleaner is free again (rule 1)."""
+    def ended(self, cleaner: Cleaner, *, has_cleaned: bool) -> None:
+        """A cleaner is free again: for the next at once (rule 1), unless it has come to nothing."""
         self._idle.append(cleaner)
-        if not self._is_beginning:
+        if has_cleaned and not self._is_beginning:
             self.look()
 
 
@@ -196,6 +199,8 @@ class _Run:
         self._cleaner = cleaner
         self._cuts = partition.log.cuts
         self._job: Job | None = None
+        self.has_cleaned = False
+        """Whether it has ended well."""
 
     def begin(self) -> None:
         self._log.is_being_cleaned = True
@@ -236,11 +241,12 @@ class _Run:
         log.is_being_cleaned = False
         if isinstance(outcome, Cleaned):
             if self._is_current:
+                self.has_cleaned = True
                 log.first_dirty_offset = outcome.next_dirty_offset
                 _report(log, self._dirt, outcome)
         elif isinstance(outcome, Failed) and self._is_current:
             self._fail(outcome)
-        self._compactor.ended(self._cleaner)
+        self._compactor.ended(self._cleaner, has_cleaned=self.has_cleaned)
 
     def _fail(self, outcome: Failed) -> None:
         log = self._log
@@ -261,8 +267,9 @@ class _Run:
     def _is_current(self) -> bool:
         """Whether the partition is still what it was when the run began."""
         partition, log = self._partition, self._log
-        is_here = self._replicas.partitions.get(partition.key) is partition and not partition.is_offline
-        return is_here and log.cuts == self._cuts and log.config.is_compacted and not self._compactor.is_stopped
+        is_here = self._replicas.partitions.get(partition.key) is partition and partition.log is log
+        is_same = is_here and not partition.is_offline and log.cuts == self._cuts
+        return is_same and log.config.is_compacted and not self._compactor.is_stopped
 
 
 def _leave_alone(log: Log, why: str) -> None:

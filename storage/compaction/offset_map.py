@@ -33,8 +33,8 @@ class OffsetMap:
     def __init__(self, memory_bytes: int, load_factor: float, expected: int) -> None:
         """Make room for `expected` keys, or for as many as `memory_bytes` hold up to `load_factor`."""
         self.slots = _prime_at_or_below(max(_SMALLEST, min(memory_bytes // SLOT_BYTES, 2 * expected)))
-        self.wanted = int(self.slots * load_factor)
-        """So many keys may be in it; then it is full."""
+        self.wanted = min(max(1, int(self.slots * load_factor)), self.slots - 1)
+        """So many keys may be in it; then it is full. One slot stays free, where every search ends."""
         self._hashes = bytearray(self.slots * HASH_BYTES)
         self._offsets = memoryview(bytearray(self.slots * 8)).cast("q")
         self.size = 0

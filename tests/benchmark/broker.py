@@ -85,12 +85,15 @@ def main() -> int:
         f"broker{'-quick' if wanted.quick else ''}{'' if is_whole else '-part'}", {"rounds": wanted.rounds}
     )
     started = time.monotonic()
-    if any(map(chosen, fresh.NAMES)):
-        measure_fresh(results, wanted)
-    measure_loads(results, wanted, chosen)
-    say("")
-    results.settings["seconds"] = round(time.monotonic() - started, 1)
-    return publish(results, docs=wanted.docs)
+    try:
+        if any(map(chosen, fresh.NAMES)):
+            measure_fresh(results, wanted)
+        measure_loads(results, wanted, chosen)
+    finally:  # what was measured is not lost with a load that fails
+        say("")
+        results.settings["seconds"] = round(time.monotonic() - started, 1)
+        status = publish(results, docs=wanted.docs)
+    return status
 
 
 if __name__ == "__main__":

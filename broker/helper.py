@@ -76,7 +76,7 @@ class HelperCleaner:
     def _do(self, task: _Task) -> bool:
         try:
             outcome = self._converse(task)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
+        except (OSError, EOFError, pickle.PickleError) as error:
             outcome = Failed(is_damage=True, text=f"the helper process ended over it ({error!r})")
             self._end()
         self._loop.call_soon_threadsafe(task.done, None if self._is_stopped else outcome)
@@ -100,6 +100,8 @@ class HelperCleaner:
         if process is None:
             command = [sys.executable, "-P", "-c", _START, _ROOT, repr(self._bytes_per_second)]
             process = self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            if self._is_stopped:  # since a moment ago: nobody else will
+                process.kill()
         return process
 
     def _end(self) -> bool:

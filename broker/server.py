@@ -25,6 +25,7 @@ from typing import Any
 from broker.addresses import Addresses
 from broker.apis import client_apis, controller_apis, group_runtime
 from broker.config import BrokerConfig, Endpoint
+from broker.directory_requests import DirectoryRequests
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.log_dirs import LogDirsHandler
 from broker.helper import HelperCleaner
@@ -239,6 +240,7 @@ class Server:
             config.number("replica.lag.time.max.ms"),
         )
         self._replicas.on_directory_failed = self._directory_failed
+        self._directory_requests = DirectoryRequests(self._controller, self._log_manager, config.node_id, self._clock)
         self._moves = Moves(self._replicas, self._log_manager, self._worker, self._clock.wall_ms)
         warmer = Warmer(self._worker, self._replicas.directory_failed)
         for listener in self.listeners:
@@ -249,6 +251,7 @@ class Server:
         cleaner = config.cleaner_settings()
         self._cleaners = [HelperCleaner(self._loop, cleaner.bytes_per_second) for _ in range(cleaner.threads)]
         self._compactor = Compactor(self._replicas, self._cleaners, cleaner.resources, self._clock.wall_ms)
+        self._moves.on_moved = self._directory_requests.tell
         self._housekeeping = Housekeeping(
             self._loop,
             config,
@@ -313,6 +316,7 @@ class Server:
         strays = self._replicas.set_strays_aside()
         if strays:
             _log.warning("set aside what belongs to no topic of this cluster: %s", ", ".join(strays))
+        self._directory_requests.check(self._replicas.partitions.values())
         self._moves.resume()
         everybody = self.listeners + self.controller_listeners
         for listener in everybody:

@@ -152,6 +152,7 @@ APIS: dict[int, Api] = {
     ApiKey.BROKER_REGISTRATION: Api(quorum.BrokerRegistrationRequest, quorum.BrokerRegistrationResponse),
     ApiKey.BROKER_HEARTBEAT: Api(quorum.BrokerHeartbeatRequest, quorum.BrokerHeartbeatResponse),
     ApiKey.ALLOCATE_PRODUCER_IDS: Api(quorum.AllocateProducerIdsRequest, quorum.AllocateProducerIdsResponse),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: Api(quorum.AssignReplicasToDirsRequest, quorum.AssignReplicasToDirsResponse),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(
         metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse
     ),

@@ -70,6 +70,7 @@ class Moves:
         self._wall_ms = wall_ms
         self.under_way: dict[tuple[str, int], Move] = {}
         """By topic and index."""
+        self.on_moved: Callable[[Partition], None] | None = None
 
     # ------------------------------------------------------------ wishes
     def alter(self, topic: str, index: int, directory: str) -> ErrorCode:
@@ -267,6 +268,8 @@ class Moves:
         copy.update_config(self._replicas.config_of(partition.topic))
         partition.lie_in(copy)
         self._replicas.resume_appends(partition)
+        if self.on_moved is not None:
+            self.on_moved(partition)
         _log.info("%s-%d lies in %s now", partition.topic, partition.index, move.directory)
 
     # ------------------------------------------------------------ the end

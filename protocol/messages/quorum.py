@@ -137,3 +137,60 @@ class AllocateProducerIdsResponse(Message, api_key=67, versions=(0, 0), flexible
     error_code: Int16
     producer_id_start: Int64
     producer_id_len: Int32
+
+
+class AssignReplicasToDirsPartition(Message):
+    """A replica of the broker that asks."""
+
+    partition_index: Int32
+
+
+class AssignReplicasToDirsTopic(Message):
+    """Replicas of one topic."""
+
+    topic_id: Uuid
+    partitions: list[AssignReplicasToDirsPartition]
+
+
+class AssignReplicasToDirsDirectory(Message):
+    """What lies in one log directory."""
+
+    id: Uuid
+    topics: list[AssignReplicasToDirsTopic]
+
+
+class AssignReplicasToDirsRequest(Message, api_key=73, versions=(0, 0), flexible=0):
+    """A broker says in which of its log directories replicas lie now."""
+
+    broker_id: Int32
+    broker_epoch: Int64 = -1
+    directories: list[AssignReplicasToDirsDirectory]
+
+
+class AssignReplicasToDirsPartitionResponse(Message):
+    """Whether that is noted."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+class AssignReplicasToDirsTopicResponse(Message):
+    """Replicas of one topic."""
+
+    topic_id: Uuid
+    partitions: list[AssignReplicasToDirsPartitionResponse]
+
+
+class AssignReplicasToDirsDirectoryResponse(Message):
+    """What lies in one log directory."""
+
+    id: Uuid
+    topics: list[AssignReplicasToDirsTopicResponse]
+
+
+class AssignReplicasToDirsResponse(Message, api_key=73, versions=(0, 0), flexible=0):
+    """The answer to AssignReplicasToDirsRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    directories: list[AssignReplicasToDirsDirectoryResponse] = EMPTY

@@ -8,8 +8,8 @@ RULES    1. Decisions look at the newest image, which holds all that was decided
          4. After a failure of the metadata log nothing is published and nothing answered any more.
          5. This node's own broker is registered and active from the start and lives while the process does; others
             register, send heartbeats, and are fenced when they fall silent.
-NOT HERE The decisions (`topics.py`, `settings.py`, `brokers.py`, `heartbeats.py`, `isr_changes.py`), the log
-         (`metadata_log.py`), other controllers.
+NOT HERE The decisions (`topics.py`, `settings.py`, `brokers.py`, `heartbeats.py`, `isr_changes.py`, `directories.py`),
+         the log (`metadata_log.py`), other controllers.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from protocol.messages.admin import (
 from protocol.messages.quorum import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
@@ -51,6 +52,7 @@ from replication.controller.brokers import (
     register,
     registration_of,
 )
+from replication.controller.directories import assign_replicas
 from replication.controller.environment import Environment
 from replication.controller.heartbeats import Standing, fence, heartbeat
 from replication.controller.isr_changes import alter_partitions
@@ -72,6 +74,7 @@ _DECISIONS: dict[type[Message], Decide] = {
     IncrementalAlterConfigsRequest: alter_settings,
     AllocateProducerIdsRequest: allocate_producer_ids,
     AlterPartitionRequest: alter_partitions,
+    AssignReplicasToDirsRequest: assign_replicas,
 }
 _UNSEEN = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 

@@ -16,7 +16,7 @@ RULES    1. First the map: for every key between the first dirty offset and the 
          8. Begins by removing what one that was given up has left: a `.cleaned` file before a `.swap` file would make the
             latter count for nothing after a crash (segments/layout.py). Segments come in the order of their offsets.
 NOT HERE Which partition, and when (dirt.py); putting the segments in place (Log.replace); throttling, other processes.
-         Why it is as it is: docs/decisions/0019-compaction.md
+         Why it is as it is: docs/decisions/0021-compaction.md
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ NOT HERE When to sync (log.py), and what the bytes mean. Tests and simulations b
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -28,6 +29,8 @@ from storage.residency import Residency
 Buffer = bytes | bytearray | memoryview
 
 _WANTED_BYTES = 256 * 1024  # of one wish to the kernel; of longer ones it may forget a part
+
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 
 _locked: set[tuple[int, int]] = set()
 
@@ -182,6 +185,21 @@ class File:
             os.ftruncate(self._descriptor, size)
         except OSError as error:
             raise StorageError("truncate", self.path, error) from error
+
+    def reserve(self, size: int) -> None:
+        """Set space aside for a file of that size, which stays as long as it is; nothing where that cannot be had."""
+        import ctypes  # noqa: PLC0415  # only few topics want it
+
+        system = ctypes.CDLL(None, use_errno=True)
+        length = ctypes.c_int64(size)
+        if not hasattr(system, "fallocate") or not system.fallocate(
+            self._descriptor, _KEEP_SIZE, ctypes.c_int64(0), length
+        ):
+            return
+        number = ctypes.get_errno()
+        if number not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOSPC):
+            raise StorageError("reserve space for", self.path, OSError(number, os.strerror(number)))
+        self.truncate(self.size())  # what there was of it on a full disk is needed by who writes
 
     def sync(self) -> None:
         """Return when the data and the size are durable; a failure is final, never to be tried again."""

@@ -47,6 +47,7 @@ from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP
 from storage.segments.layout import LOG, settle
 from storage.segments.lookups import Opened
+from storage.segments.preallocation import give_back, set_aside
 from storage.segments.replacement import replaced
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 from storage.settings import MAX_LONG
@@ -531,6 +532,8 @@ class SegmentEngine:
     def _create(self, base_offset: int, wall_ms: int) -> Segment:
         segment = Segment(self._disk, self._directory, base_offset, 0, self._config.index_interval_bytes)
         segment.create(wall_ms, self.later)
+        if self._config.preallocate:
+            self.later(set_aside(self._disk, segment.path(LOG), self._config.segment_bytes))
         self.later(self._durability.new_names)
         self._add(segment)
         self._set_roll_ms()
@@ -559,6 +562,8 @@ class SegmentEngine:
 
     def _finish(self, segment: Segment) -> None:
         segment.finish(self.later)
+        if self._config.preallocate:
+            self.later(give_back(self._disk, segment.path(LOG), segment.size))
         self._durability.finished(segment)
 
     def _drop_last(self) -> Segment:

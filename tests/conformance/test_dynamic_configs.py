@@ -197,6 +197,19 @@ def test_segments_by_the_size_of_an_index(node: Node) -> None:
     assert t.segments() > before
 
 
+def test_preallocation(node: Node) -> None:
+    """The next segment has its space at once: Kafka's file is as long, ours is not, but the disk keeps it free."""
+    t = Topic(node, "preallocated")
+    t.alter(preallocate="true", segment_bytes=1 << 20)
+
+    def has_space() -> bool:
+        assert t.produce(size=300_000) == E.NONE  # three of them fill a segment, and take less than its space
+        files = [path.stat() for path in t.path.glob("*.log")]
+        return any(max(file.st_size, file.st_blocks * 512) >= 1 << 20 for file in files)
+
+    until(has_space, "a segment is preallocated")
+
+
 def test_retention_by_time(node: Node) -> None:
     """What is older goes at the next look; with -1 nothing does."""
     t = Topic(node, "retention-time")

@@ -50,6 +50,22 @@ def test_a_segment_is_rolled_before_it_would_grow_too_large(tmp_path: Path) -> N
     assert sorted(contents(tmp_path))[3:6] == [f"{20:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
 
 
+def test_a_preallocated_segment_has_its_space_at_once(tmp_path: Path) -> None:
+    """The setting `preallocate`: files stay as long as they are, and what a full one did not need is given back."""
+    size = 1 << 20
+    engine = opened(tmp_path, replace(SMALL, preallocate=True, segment_bytes=size))
+    for number in range(4):
+        append(engine, batch(number, size=300_000))
+    engine.update_config(replace(SMALL, preallocate=False, segment_bytes=size))
+    for number in range(4, 8):
+        append(engine, batch(number, size=300_000))
+    first, second, third = (path.stat() for path in sorted(tmp_path.glob("*.log")))
+    assert (first.st_size, second.st_size, third.st_size) == (900_000, 900_000, 600_000)
+    assert first.st_blocks * 512 < size
+    assert second.st_blocks * 512 >= size
+    assert third.st_blocks * 512 < size
+
+
 def test_the_reservation_that_began_a_segment_says_so(tmp_path: Path) -> None:
     """Log takes a producer snapshot there."""
     engine = opened(tmp_path, SMALL)

@@ -287,6 +287,41 @@ def test_topic_that_does_not_flush_is_not_synced(tmp_path, outcomes):
     assert worker.syncs == []
 
 
+def alter(world, name, value):
+    """A setting of the topic, changed while it is in use."""
+    world.apply(ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name=name, value=value))
+
+
+def test_a_topic_that_is_told_to_flush_does_so_from_the_next_append_on(tmp_path, outcomes):
+    """flush.messages, set and taken back on a live topic; who waits for a sync then need not any more."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create("t")
+    append(world, outcomes)
+    worker.let_write()
+    assert (outcomes, worker.syncs) == ([(0, 0)], [])
+    alter(world, "flush.messages", "1")
+    append(world, outcomes)
+    worker.let_write()
+    assert (len(outcomes), len(worker.syncs)) == (1, 1)
+    alter(world, "flush.messages", None)
+    assert len(outcomes) == 2
+    append(world, outcomes)
+    worker.let_write()
+    assert len(outcomes) == 3
+
+
+def test_a_topic_that_is_told_how_long_records_may_wait_is_flushed_in_time(tmp_path, outcomes):
+    """flush.ms on a live topic: records that were there before count too."""
+    world = World(tmp_path)
+    world.create("t")
+    append(world, outcomes)
+    world.wall_ms += 10_000
+    assert world.log_manager.flush_due(world.wall_ms) == []
+    alter(world, "flush.ms", "100")
+    assert [log.name for log in world.log_manager.flush_due(world.wall_ms)] == ["t-0"]
+
+
 def test_sync_is_real(tmp_path):
     """D12b: the file is synced before the acknowledgement, by the inline worker too."""
     disk = FaultyDisk()

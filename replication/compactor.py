@@ -25,7 +25,7 @@ from replication.partition import Partition
 from replication.replica_manager import ReplicaManager
 from storage.blocking import WouldBlock
 from storage.compaction.cleaning import clean
-from storage.compaction.dirt import Dirt, bounds_of, is_spotless, job_of, last_records, may_be_due, measure
+from storage.compaction.dirt import Dirt, bounds_of, is_spotless, job_of, last_records, may_be_due, measure, wants_sync
 from storage.compaction.job import Cleaned, Failed, Job, Progress, Replacement, Resources, failed
 from storage.disk import Disk, StorageError
 from storage.log import Log
@@ -123,6 +123,8 @@ class Compactor:
         log = partition.log
         try:
             engine = log.open(may_block=False)
+            if wants_sync(log):
+                self._replicas.sync(partition)  # for the next look
             bounds = bounds_of(log, wall_ms)
             if may_be_due(engine, bounds):
                 dirt = log.look("dirt", partial(measure, bounds=bounds), may_block=False)

@@ -296,7 +296,7 @@ class Log(OpenableLog):
         self.cuts += 1
         engine.truncate(offset)
         self._appends.next_offset = end_offset = engine.end_offset
-        self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
+        self._forget_behind(end_offset)
         self._epochs.truncate(end_offset)
         self._snapshots.truncate(end_offset)
         restore_producers(engine, self._producers, self._snapshots, end_offset, is_clean=False)
@@ -377,10 +377,16 @@ class Log(OpenableLog):
         self._appends.has_rolled = True
         return True
 
+    def _forget_behind(self, end_offset: int) -> None:
+        """What is known of offsets that are cut off is not true of those that come."""
+        self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
+        self.settled_end = min(self.settled_end, end_offset)
+        self._settling = {end: min(settled, end_offset) for end, settled in self._settling.items()}
+
     def _begin_at(self, offset: int) -> None:
         self._is_cut()
         self.cuts += 1
-        self.first_dirty_offset = min(self.first_dirty_offset, offset)
+        self._forget_behind(offset)
         self.open().reset(offset)
         self._appends.next_offset = offset
         self._epochs.clear()

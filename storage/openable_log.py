@@ -51,9 +51,9 @@ class OpenableLog:
     __slots__ = (
         "_appends", "_closed_end", "_disk", "_elsewhere", "_engine", "_engine_factory", "_epoch_to_assign", "_epochs",
         "_high_watermark", "_is_clean", "_is_named_durably", "_log_start_offset", "_opening", "_pending",
-        "_producers", "_recovery_point", "_refusal", "_retention_due_ms", "_snapshots", "_topic_id",
+        "_producers", "_recovery_point", "_refusal", "_retention_due_ms", "_settling", "_snapshots", "_topic_id",
         "_unflushed_since_ms", "config", "cuts", "directory", "doomed", "first_dirty_offset", "is_being_cleaned",
-        "is_offline", "is_spotless", "is_uncleanable", "later", "name", "partition", "path",
+        "is_offline", "is_spotless", "is_uncleanable", "later", "name", "partition", "path", "settled_end",
         "topic",
     )  # fmt: skip
 
@@ -105,6 +105,9 @@ class OpenableLog:
         self._recovery_point, self._log_start_offset, self._high_watermark, self.first_dirty_offset = known
         self.cuts = 0
         """How often something was taken off its end, or all of it away."""
+        self.settled_end = 0
+        """All before it is durable, and so is what decides the transactions there."""
+        self._settling: dict[int, int] = {}  # what it will be when the sync up to an end has succeeded
         self.is_being_cleaned = False
         self.is_uncleanable = False
         self.is_spotless = False
@@ -212,6 +215,8 @@ class OpenableLog:
     def _adopt(self, parts: OpenParts) -> Engine:
         engine, self._epochs, self._producers, self._snapshots, self._log_start_offset = parts
         self._appends = Appends(self.name, parts, self.config)
+        self.settled_end = self._undecided_from(engine) if engine.flushed_end_offset == engine.end_offset else 0
+        self._settling = {}
         self._engine = engine
         engine.later = self._snapshots.later = self.change
         self._is_clean = True
@@ -221,6 +226,10 @@ class OpenableLog:
             self._epochs.assign(self._epoch_to_assign, engine.end_offset)
             self._epoch_to_assign = UNDEFINED
         return engine
+
+    def _undecided_from(self, engine: Engine) -> int:
+        undecided = self._producers.first_undecided_offset
+        return engine.end_offset if undecided is None else undecided
 
     @property
     def is_changing(self) -> bool:
@@ -370,6 +379,7 @@ class OpenableLog:
     def sync_work(self) -> Callable[[], None]:
         """What makes the log durable up to its present end; say `flushed` with that end when it has succeeded."""
         engine = self.open()
+        self._settling[engine.end_offset] = self._undecided_from(engine)
         works = [engine.collect_sync().run, self._epochs.collect_write(), self._snapshots.collect_sync()]
         if not self._is_named_durably:
             self._is_named_durably = True
@@ -392,3 +402,4 @@ class OpenableLog:
         """All before `end_offset` is durable: a sync work made when the log ended there has succeeded."""
         if self._engine is not None:
             self._engine.mark_flushed(end_offset)
+            self.settled_end = max(self.settled_end, self._settling.pop(end_offset, 0))

@@ -2,8 +2,9 @@
 
 RULES    1. Dirty is what came after the last compaction; where none has been, all. A first dirty offset outside of the log
             (the log was cut, or its start moved) begins anew at the log's start.
-         2. Nothing is compacted in or behind the active segment, the segment of the last stable offset, or the first dirty
-            one whose greatest timestamp lies less than `min.compaction.lag.ms` back.
+         2. Nothing is compacted in or behind the active segment, the segment of the last stable offset, the first that is not
+            durable, decisions of transactions included, or the first dirty one whose greatest timestamp lies less than
+            `min.compaction.lag.ms` back. (A loss of power must not take a record after its predecessor was cleaned away.)
          3. A log is due when more than `min.cleanable.dirty.ratio` of what may be compacted is dirty, or when a dirty
             segment begins more than `max.compaction.lag.ms` ago.
          4. Whoever may not wait for the disk measures in a copy of the engine (Log.look); what needs no file is asked
@@ -30,7 +31,7 @@ class Bounds(NamedTuple):
     config: LogConfig
     first_dirty_offset: int
     stable_offset: int
-    """Nothing is decided from here on."""
+    """From here on something may be undecided, or not durable."""
     wall_ms: int
 
 
@@ -61,7 +62,12 @@ def bounds_of(log: Log, wall_ms: int) -> Bounds:
     first_dirty_offset = log.first_dirty_offset
     if not start_offset <= first_dirty_offset <= log.log_end_offset:
         first_dirty_offset = start_offset
-    return Bounds(log.config, first_dirty_offset, log.last_stable_offset, wall_ms)
+    return Bounds(log.config, first_dirty_offset, min(log.last_stable_offset, log.settled_end), wall_ms)
+
+
+def wants_sync(log: Log) -> bool:
+    """Whether a sync would let more of an open log be cleaned."""
+    return log.settled_end < min(log.last_stable_offset, log.open().segments()[-1].base_offset)
 
 
 def may_be_due(engine: Engine, bounds: Bounds) -> bool:

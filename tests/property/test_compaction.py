@@ -8,21 +8,18 @@ RULES    1. What a reader gets was written there: same offset, key, value and ti
          5. The end of the log, the start and what is known of producers do not change by a compaction.
          6. A second compaction right after the first finds nothing to do.
          7. The power may fail at any change of any file or name: afterwards 1, 2 and 4 hold for all that was flushed.
+         8. A history is its seed: the test's name says which, and running it again does the same.
 NOT HERE Logs that are not compacted (test_log_machine.py); several partitions (tests/unit/replication/test_compactor.py).
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+import pytest
 
 from protocol.compression import Compression
 from protocol.records import ControlType, Record
@@ -33,6 +30,8 @@ from tests.support.compaction import COMPACTED, committed_records, compact, keye
 from tests.support.crashing_disk import CrashingDisk, PowerLoss
 from tests.support.logs import NOW_MS, Idempotent, log_at, marker, records_of
 
+HISTORIES = 60
+STEPS = 25
 PRODUCERS = 3
 TRANSACTIONAL = 0
 RESOURCES = (Resources(), Resources(memory_bytes=7 * SLOT_BYTES, load_factor=0.8, buffer_bytes=300))
@@ -54,15 +53,18 @@ class Written:
         return self.producer is not None and self.producer.transactional
 
 
-class CompactionMachine(RuleBasedStateMachine):
+class History:
     """Steps that a broker may take, and what must hold after each."""
 
-    @initialize(segment_bytes=st.sampled_from([400, 1000, 100_000]), retention_ms=st.sampled_from([0, 50, 10_000]))
-    def begin(self, segment_bytes: int, retention_ms: int) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="compaction-machine-"))
+    def __init__(self, root: Path, dice: Random) -> None:
+        self.root = root
+        self.dice = dice
         self.disk = CrashingDisk()
         self.config = replace(
-            COMPACTED, segment_bytes=segment_bytes, delete_retention_ms=retention_ms, file_delete_delay_ms=0
+            COMPACTED,
+            segment_bytes=dice.choice((400, 1000, 100_000)),
+            delete_retention_ms=dice.choice((0, 50, 10_000)),
+            file_delete_delay_ms=0,
         )
         self.written: list[Written] = []
         self.flushed = self.recovery_point = self.cleaned_end = 0
@@ -70,10 +72,6 @@ class CompactionMachine(RuleBasedStateMachine):
         self.sequences = dict.fromkeys(range(PRODUCERS), 0)
         self.clock = NOW_MS
         self.log = self.opened(is_clean=True)
-
-    def teardown(self) -> None:
-        if hasattr(self, "root"):
-            shutil.rmtree(self.root)
 
     def opened(self, *, is_clean: bool) -> Log:
         known = Checkpoint(self.recovery_point, 0, 0, self.first_dirty_offset)
@@ -88,18 +86,40 @@ class CompactionMachine(RuleBasedStateMachine):
 
     # ---- what a broker does --------------------------------------------------------------------------------
 
-    @rule(
-        pairs=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(-20, 60)), min_size=1, max_size=4),
-        codec=st.sampled_from(Compression),
-        producer_id=st.integers(-1, PRODUCERS - 1),
-    )
-    def append(self, pairs: list[tuple[str, int]], codec: Compression, producer_id: int) -> None:
+    def step(self) -> str:
+        """Do something; what it was."""
+        act = self.dice.choice(
+            (
+                *(self.append, self.append, self.append, self.flush, self.compact, self.compact),
+                *(self.change_policy, self.close_and_reopen, self.lose_power_in_a_compaction, self.crash),
+            )
+        )
+        act()
+        self.all_is_as_in_the_list()
+        return act.__name__
+
+    def append(self) -> None:
+        """Some batches of any codec, of idempotent producers, of transactions, of nobody."""
+        for _ in range(self.dice.randrange(1, 15)):
+            self.append_batch(self.dice)
+            if self.is_in_transaction() and self.dice.random() < 0.2:
+                self.end_transaction(self.dice.choice((ControlType.ABORT, ControlType.COMMIT)))
+        if self.dice.random() < 0.5:
+            self.log.roll(self.clock)
+
+    def append_batch(self, dice: Random) -> None:
         self.clock += 10
+        size = dice.choice((1, 1, 2, 4))
+        producer_id = dice.randrange(-1, PRODUCERS)
         who = None
         if producer_id >= 0:
             who = Idempotent(producer_id, 0, self.sequences[producer_id], producer_id == TRANSACTIONAL)
-            self.sequences[producer_id] += len(pairs)
-        records = [(key.encode(), None if size < 0 else b"%d:" % self.clock + b"x" * size) for key, size in pairs]
+            self.sequences[producer_id] += size
+        records = [
+            (b"%d" % dice.randrange(8), None if dice.random() < 0.25 else b"x" * dice.randrange(60))
+            for _ in range(size)
+        ]
+        codec = dice.choice(list(Compression))
         data = keyed(*records, timestamp_ms=self.clock, compression=codec, producer=who)
         offset = self.log.append(data, leader_epoch=0, wall_ms=self.clock).base_offset
         assert offset == self.end_offset
@@ -107,8 +127,6 @@ class CompactionMachine(RuleBasedStateMachine):
             self.written.append(Written(offset + index, key, value, self.clock, who))
         self.log.high_watermark = self.end_offset
 
-    @precondition(lambda self: self.is_in_transaction())
-    @rule(kind=st.sampled_from([ControlType.ABORT, ControlType.COMMIT]))
     def end_transaction(self, kind: ControlType) -> None:
         who = Idempotent(TRANSACTIONAL, 0, -1, transactional=True)
         data = marker(kind, TRANSACTIONAL, 0)
@@ -120,21 +138,18 @@ class CompactionMachine(RuleBasedStateMachine):
         mine = [record for record in self.written if record.is_transactional]
         return bool(mine) and mine[-1].ends is None
 
-    @rule()
-    def roll(self) -> None:
-        self.log.roll(self.clock)
-
-    @rule()
     def flush(self) -> None:
         self.log.sync_work()()
         self.log.flushed(self.end_offset)
         self.flushed = self.end_offset
 
-    @rule(later_ms=st.sampled_from([0, 60, 20_000]), resources=st.sampled_from(RESOURCES), closes=st.booleans())
-    def compact(self, later_ms: int, resources: Resources, closes: bool) -> None:
-        self.clock += later_ms
-        if closes:
+    def compact(self) -> None:
+        self.clock += self.dice.choice((0, 60, 20_000))
+        resources = self.dice.choice(RESOURCES)
+        if self.dice.random() < 0.5:
             self.log.roll(self.clock)
+        if self.dice.random() < 0.5:
+            self.flush()
         before = {who: known.last_sequence for who, known in self.log.producers.producers.items()}
         while (cleaned := compact(self.log, self.clock, disk=self.disk, resources=resources)) is not None:
             self.cleaned_end = cleaned.next_dirty_offset
@@ -142,38 +157,36 @@ class CompactionMachine(RuleBasedStateMachine):
         self.first_dirty_offset = self.log.first_dirty_offset
         assert {who: known.last_sequence for who, known in self.log.producers.producers.items()} == before
 
-    @rule(is_compacted=st.booleans())
-    def change_policy(self, is_compacted: bool) -> None:
+    def change_policy(self) -> None:
         """A topic that is not compacted any more has its gaps all the same: none is taken for a loss."""
-        policy = frozenset({"compact", "delete"} if is_compacted else {"delete"})
+        policy = self.dice.choice((frozenset({"compact"}), frozenset({"compact", "delete"}), frozenset({"delete"})))
         self.config = replace(self.config, cleanup_policy=policy)
         self.log.update_config(self.config)
         self.first_dirty_offset = self.log.first_dirty_offset
 
     # ---- the end of a process ------------------------------------------------------------------------------
 
-    @rule()
     def close_and_reopen(self) -> None:
         self.log.close()
         self.flushed = self.recovery_point = self.end_offset
         self.log = self.opened(is_clean=True)
         self.producers_are_known()
 
-    @rule(fuse=st.integers(0, 60), later_ms=st.sampled_from([0, 20_000]), seed=st.integers(0, 2**32))
-    def lose_power_in_a_compaction(self, fuse: int, later_ms: int, seed: int) -> None:
-        self.clock += later_ms
+    def lose_power_in_a_compaction(self) -> None:
+        self.clock += self.dice.choice((0, 20_000))
         self.log.roll(self.clock)
+        if self.dice.random() < 0.8:
+            self.flush()
         self.cleaned_end = self.end_offset  # nobody is told how far it came
-        self.disk.fuse = fuse
+        self.disk.fuse = self.dice.randrange(60)
         with suppress(PowerLoss):
             compact(self.log, self.clock, disk=self.disk)
-        self.crash(seed)
+        self.crash()
 
-    @rule(seed=st.integers(0, 2**32))
-    def crash(self, seed: int) -> None:
+    def crash(self) -> None:
         """Rule 7."""
         self.recovery_point = self.log.recovery_point
-        self.disk.crash(Random(seed))
+        self.disk.crash(self.dice)
         self.log = self.opened(is_clean=False)
         self.disk.forget_changes()
         end_offset = self.log.log_end_offset
@@ -199,14 +212,12 @@ class CompactionMachine(RuleBasedStateMachine):
 
     # ---- what must hold ------------------------------------------------------------------------------------
 
-    @invariant()
     def all_is_as_in_the_list(self) -> None:
-        if hasattr(self, "log"):
-            read = records_of(self.log)
-            self.what_is_read_was_written(read)
-            self.nothing_newer_is_lost(read)
-            self.last_values_are_there()
-            assert (self.log.log_start_offset, self.log.log_end_offset) == (0, self.end_offset)
+        read = records_of(self.log)
+        self.what_is_read_was_written(read)
+        self.nothing_newer_is_lost(read)
+        self.last_values_are_there()
+        assert (self.log.log_start_offset, self.log.log_end_offset) == (0, self.end_offset)
 
     def what_is_read_was_written(self, read: list[Record]) -> None:
         """Rule 1."""
@@ -256,13 +267,14 @@ class CompactionMachine(RuleBasedStateMachine):
         return found
 
 
-EFFORT = settings(
-    max_examples=40,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
-TestCompaction = CompactionMachine.TestCase
-TestCompaction.settings = EFFORT
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_a_history(seed: int, tmp_path: Path) -> None:
+    """All rules, after each of its steps."""
+    history = History(tmp_path, Random(seed))
+    steps: list[str] = []
+    try:
+        while len(steps) < STEPS:
+            steps.append(history.step())
+    except AssertionError as error:
+        error.add_note(f"in the step behind {steps}")
+        raise

@@ -12,7 +12,7 @@ from protocol.compression import Compression
 from protocol.records import BatchBuilder, BatchHeader, ControlType, Record, control_type, headers, records
 from storage.compaction.cleaning import clean
 from storage.compaction.dirt import bounds_of, job_of, last_records, measure
-from storage.compaction.job import Cleaned, Replacement, Resources
+from storage.compaction.job import Cleaned, Job, Replacement, Resources
 from storage.disk import Disk
 from storage.log import Log
 from tests.support.logs import EVERYTHING, NOW_MS, SMALL, Idempotent, bytes_of
@@ -52,8 +52,16 @@ def put(log: Log, *pairs: Pair, **options: object) -> int:
 
 
 def closed(log: Log) -> None:
-    """Begin a new segment, so that all before can be compacted."""
+    """Begin a new segment, all before being durable, so that it can be compacted."""
     log.roll(NOW_MS)
+    synced(log)
+
+
+def synced(log: Log) -> None:
+    """Make a log durable."""
+    end_offset = log.log_end_offset
+    log.sync_work()()
+    log.flushed(end_offset)
 
 
 def compact(
@@ -64,12 +72,9 @@ def compact(
     resources: Resources = Resources(),  # noqa: B008
 ) -> Cleaned | None:
     """Compact a log as far as that goes, however little is dirty; None when there is nothing."""
-    bounds = bounds_of(log, wall_ms)
-    engine = log.open()
-    dirt = measure(engine, bounds)
-    if not dirt.dirty_bytes:
+    job = job_for(log, wall_ms, resources)
+    if job.first_dirty_offset >= job.end_offset:
         return None
-    job = job_of(engine, log, dirt, last_records(log.producers), wall_ms, resources)
     for step in clean(disk or Disk(), job):
         if isinstance(step, Replacement):
             assert log.replace(step.replaced, step.size, wall_ms, has_aborted=step.has_aborted)
@@ -77,6 +82,13 @@ def compact(
             log.first_dirty_offset = step.next_dirty_offset
             return step
     raise AssertionError("a cleaning ends with Cleaned")
+
+
+def job_for(log: Log, wall_ms: int = NOW_MS, resources: Resources = Resources()) -> Job:  # noqa: B008
+    """What it takes to clean a log as far as that goes."""
+    engine = log.open()
+    dirt = measure(engine, bounds_of(log, wall_ms))
+    return job_of(engine, log, dirt, last_records(log.producers), wall_ms, resources)
 
 
 def batches_of(log: Log) -> Iterator[tuple[bytes, int, BatchHeader]]:

@@ -103,6 +103,25 @@ def test_what_is_due_is_compacted_and_then_nothing_more(world: World) -> None:
     assert fetched(world.fetch(offset=0)).error_code == 0
 
 
+def test_what_is_not_durable_waits_for_a_sync_that_is_asked_for(tmp_path: Path) -> None:
+    """A loss of power must not take a record after its predecessor was cleaned away for it."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create(**COMPACT)
+    for number in range(20):
+        batch = BatchBuilder()
+        batch.append(world.wall_ms, b"k%d" % (number % 3), b"v" * 100)
+        world.produce(records=batch.build(), acks=1)
+        worker.let_write()
+    cleaner = HeldCleaner()
+    held = compactor(world, cleaner)
+    held.look()
+    assert (cleaner.jobs, len(worker.syncs)) == ([], 1)
+    worker.let_sync()
+    held.look()
+    assert (len(cleaner.jobs), worker.syncs) == (1, [])
+
+
 def test_only_compacted_topics(world: World) -> None:
     """A topic without the policy is left as it is."""
     world.create(**{**COMPACT, "cleanup_policy": "delete"})
@@ -173,9 +192,12 @@ def test_reads_go_on_while_the_names_are_changed(tmp_path: Path) -> None:
         worker.let_write()
         assert answer.is_done
     log = world.partition().log
+    held = compactor(world)
+    held.look()
+    worker.let_sync()
     changes: list[Callable[[], None]] = []
     log.later = changes.append
-    compactor(world).look()
+    held.look()
     assert [name for name in os.listdir(log.path) if name.endswith(CLEANED)]
     expected = offsets(world)
     log.open().close_idle()

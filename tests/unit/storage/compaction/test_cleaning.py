@@ -12,11 +12,23 @@ import pytest
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import ControlType
+from storage.compaction.cleaning import clean
 from storage.compaction.job import Cleaned, Resources
 from storage.compaction.offset_map import SLOT_BYTES
+from storage.disk import Disk
 from storage.log import Isolation, Log, Origin
 from storage.segments.layout import CLEANED, LOG, SWAP
-from tests.support.compaction import COMPACTED, batches_of, closed, committed_records, compact, kept, keyed, put
+from tests.support.compaction import (
+    COMPACTED,
+    batches_of,
+    closed,
+    committed_records,
+    compact,
+    job_for,
+    kept,
+    keyed,
+    put,
+)
 from tests.support.logs import NOW_MS, Idempotent, append, log_at, marker
 
 LATER_MS = NOW_MS + 10_000
@@ -313,6 +325,16 @@ class TestFiles:
         for name, data in before.items():
             if not name.endswith(".deleted") and int(name[:20]) < again.log_end_offset - 1:
                 assert (Path(log.path) / name).read_bytes() == data
+
+    def test_what_an_earlier_compaction_left_is_removed_first(self, log: Log) -> None:
+        """Rule 8: it would make a crash take this one for incomplete."""
+        left = Path(log.path) / f"{0:020d}{LOG}{CLEANED}"
+        left.write_bytes(b"half")
+        disk = Disk()
+        steps = clean(disk, job_for(log))
+        next(steps)
+        assert not left.exists()
+        steps.close()
 
     def test_the_new_file_is_as_old_as_what_it_replaces(self, log: Log) -> None:
         """Retention of records without timestamps goes by the file's age."""

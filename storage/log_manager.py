@@ -404,16 +404,16 @@ class LogManager:
         self._dying.append((None, log.config.file_delete_delay_ms, doomed))
 
     def truncate(self, log: Log, offset: int) -> bool:
-        """Cut a log, and write the recovery points, which must not lie in what is going to be appended there."""
+        """Cut a log, and write the checkpoints that must not lie in what is going to be appended there."""
         was_cut = log.truncate(offset)
         if was_cut:
-            self._write_recovery_points(log.directory)
+            self._write_what_was_cut(log.directory)
         return was_cut
 
     def truncate_fully(self, log: Log, offset: int) -> None:
-        """Empty a log, and write the recovery points likewise."""
+        """Empty a log, and write the checkpoints likewise."""
         log.truncate_fully(offset)
-        self._write_recovery_points(log.directory)
+        self._write_what_was_cut(log.directory)
 
     # ---- from time to time -------------------------------------------------------------------------------
 
@@ -481,7 +481,9 @@ class LogManager:
             if log.is_open:
                 log.producers.expire(wall_ms)
 
-    def _checkpoint_work(self, directory: LogDirectory) -> Work | None:
+    @staticmethod
+    def _offsets(directory: LogDirectory) -> dict[str, Offsets]:
+        """What the checkpoint files of a directory should hold."""
         now: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
         points, starts, watermarks, first_dirty = now.values()
         for key, log in directory.logs.items():
@@ -490,6 +492,10 @@ class LogManager:
                 starts[key] = start_offset
             if first_dirty_offset != NEVER_CLEANED:
                 first_dirty[key] = first_dirty_offset
+        return now
+
+    def _checkpoint_work(self, directory: LogDirectory) -> Work | None:
+        now = self._offsets(directory)
         changed = {name: offsets for name, offsets in now.items() if offsets != directory.written.get(name)}
         if not changed:
             return None
@@ -506,14 +512,16 @@ class LogManager:
 
         return run
 
-    def _write_recovery_points(self, path: str) -> None:
+    def _write_what_was_cut(self, path: str) -> None:
+        """The recovery points, and where compaction goes on, if that has changed."""
         directory = self.directories[path]
-        points = {key: log.recovery_point for key, log in directory.logs.items()}
-        if directory.is_writing:  # two must not write one file; the next checkpoint comes in seconds
-            del directory.written[RECOVERY_POINTS]
-            return
-        directory.written[RECOVERY_POINTS] = points
-        write_offsets(self._disk, f"{path}/{RECOVERY_POINTS}", points)
+        now = self._offsets(directory)
+        for name in (RECOVERY_POINTS, FIRST_DIRTY):
+            if directory.is_writing:  # two must not write one file; the next checkpoint comes in seconds
+                directory.written.pop(name, None)
+            elif now[name] != directory.written.get(name):
+                directory.written[name] = now[name]
+                write_offsets(self._disk, f"{path}/{name}", now[name])
 
 
 def _nothing() -> None:

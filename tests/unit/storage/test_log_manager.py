@@ -16,6 +16,7 @@ import pytest
 import storage.log_manager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import uuid_text
+from storage.checkpoints import FIRST_DIRTY, read_offsets
 from storage.disk import Disk, StorageError
 from storage.log import Log
 from storage.log_config import LogConfig
@@ -582,3 +583,17 @@ def test_power_cuts_at_any_time_lose_nothing_that_was_flushed(tmp_path: Path, se
 
 def offsets_of_closed(manager: LogManager) -> Mapping[tuple[str, int], int]:
     return {key: log.checkpoint.recovery_point for key, log in manager.logs.items()}
+
+
+def test_a_log_that_is_cut_goes_back_to_where_compaction_begins_anew(tmp_path: Path) -> None:
+    """Kafka's maybeTruncateCheckpoint: at once, as the recovery points are."""
+    manager = started(tmp_path)
+    log = created(manager, "t", 0)
+    for _ in range(6):
+        append(log, "x")
+    log.first_dirty_offset = 5
+    write_checkpoints(manager)
+    manager.truncate(log, 3)
+    assert read_offsets(Disk(), f"{tmp_path}/{FIRST_DIRTY}") == {("t", 0): 3}
+    manager.truncate_fully(log, 1)
+    assert read_offsets(Disk(), f"{tmp_path}/{FIRST_DIRTY}") == {("t", 0): 1}

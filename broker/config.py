@@ -172,7 +172,7 @@ class BrokerConfig:
         return CleanerSettings(
             threads,
             self.number("log.cleaner.backoff.ms"),
-            rate / share,
+            max(rate / share, 1.0),
             Resources(
                 min(self.number("log.cleaner.dedupe.buffer.size") // share, MAX_INT),
                 load_factor,

@@ -26,6 +26,8 @@ from storage.compaction.job import Cleaned, Failed, Job, Progress, Replacement, 
 from storage.disk import Disk, StorageError
 
 NICENESS = 10
+LONGEST_WAIT_S = 60.0
+"""At a stretch; what is missing is waited for after the next piece."""
 
 
 def main(bytes_per_second: float) -> None:
@@ -61,7 +63,7 @@ def _attempt(job: Job, bytes_per_second: float, source: BinaryIO, target: Binary
 
 def _wait(source: BinaryIO, seconds: float) -> None:
     """Wait so long; end at once when the broker has ended (it says nothing before it was asked)."""
-    if select.select([source], [], [], max(0.0, seconds))[0]:
+    if select.select([source], [], [], min(max(0.0, seconds), LONGEST_WAIT_S))[0]:
         raise SystemExit(0)
 
 

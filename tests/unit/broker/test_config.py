@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ def test_a_bad_value_names_file_line_and_what_is_accepted(tmp_path: Path) -> Non
         ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),
         ({"socket.request.max.bytes": "0"}, "Value must be at least 1"),
         ({"log.retention.hours": "0"}, "equal or greater than 1"),
+        ({"log.cleaner.dedupe.buffer.size": "1048576"}, "at least 1MB per cleaner thread"),
     ],
 )
 def test_settings_that_cannot_work_stop_the_start_with_a_sentence(settings: dict[str, str], words: str) -> None:
@@ -98,3 +100,23 @@ def test_listen_says_where_clients_connect_and_leaves_the_controllers_listeners(
     assert config.listeners == [Endpoint("PLAINTEXT", "127.0.0.1", 0)]
     assert config.controller_listeners == [Endpoint("CONTROLLER", "::1", 9093)]
     assert load_config(None, {}, "127.0.0.1:0").controller_listeners == []
+
+
+def test_what_compaction_may_take_is_shared_by_its_threads() -> None:
+    """Kafka's defaults, divided as Kafka divides them; half of the buffer is for reading."""
+    assert load_config(None, {}).cleaner_settings() == (1, 15_000, sys.float_info.max, (134_217_728, 0.9, 262_144))
+    given = {
+        "log.cleaner.threads": "4",
+        "log.cleaner.io.max.bytes.per.second": "1000",
+        "log.cleaner.dedupe.buffer.size": "8000000",
+        "log.cleaner.io.buffer.size": "400000",
+        "log.cleaner.io.buffer.load.factor": "0.5",
+        "log.cleaner.backoff.ms": "7",
+    }
+    assert load_config(None, given).cleaner_settings() == (4, 7, 250.0, (2_000_000, 0.5, 50_000))
+
+
+@pytest.mark.parametrize("given", [{"log.cleaner.enable": "false"}, {"log.cleaner.threads": "0"}])
+def test_without_threads_nothing_is_compacted(given: dict[str, str]) -> None:
+    """Neither has to be sensible in other respects."""
+    assert load_config(None, {**given, "log.cleaner.dedupe.buffer.size": "1"}).cleaner_settings().threads == 0

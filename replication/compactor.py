@@ -3,7 +3,8 @@
 RULES    1. The dirtiest log that is due comes first, and next again as soon as one is done; each cleaner does one at a
             time, and no two do the same.
          2. What a measure would wait for is read by a reader thread. A log that nobody uses is opened once for it, and
-            closed again when there is nothing to clean away.
+            closed again when there is nothing to clean away; not even that where its checkpoints say so already, or where
+            it would have to be recovered: that is for who uses it.
          3. New segments are put in place one by one while the cleaner waits: only if their sources are still there, nothing
             was cut and the topic is still compacted. Else the cleaning is given up, without harm.
          4. A log that cannot be compacted is named in one log line and left alone until the broker starts again; so is one
@@ -115,8 +116,8 @@ class Compactor:
             log.config.is_compacted
             and not partition.is_offline
             and not log.is_being_cleaned
-            and not log.is_spotless
             and not log.is_uncleanable
+            and (log.is_open or _is_worth_opening(log))
         )
 
     def _measure(self, partition: Partition, wall_ms: int, *, was_open: bool) -> None:
@@ -272,6 +273,12 @@ class _Run:
         is_here = self._replicas.partitions.get(partition.key) is partition and partition.log is log
         is_same = is_here and not partition.is_offline and log.cuts == self._cuts
         return is_same and log.config.is_compacted and not self._compactor.is_stopped
+
+
+def _is_worth_opening(log: Log) -> bool:
+    known = log.checkpoint
+    is_dirty = known.recovery_point > max(known.log_start_offset, known.first_dirty_offset)
+    return is_dirty and not log.is_spotless and not log.needs_recovery
 
 
 def _leave_alone(log: Log, why: str) -> None:

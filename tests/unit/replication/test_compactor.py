@@ -60,12 +60,12 @@ def compactor(world: World, *cleaners: InlineCleaner | HeldCleaner) -> Compactor
     return Compactor(world.replicas, cleaners or [InlineCleaner(Disk())], Resources(), lambda: world.wall_ms)
 
 
-def write(world: World, name: str = "t", count: int = 20, keys: int = 3) -> None:
+def write(world: World, name: str = "t", count: int = 20, keys: int = 3, index: int = 0) -> None:
     """Batches of one record."""
     for number in range(count):
         batch = BatchBuilder()
         batch.append(world.wall_ms, b"k%d" % (number % keys), b"v" * 100)
-        assert produced(world.produce(name, records=batch.build(), acks=1)).error_code == 0
+        assert produced(world.produce(name, index, records=batch.build(), acks=1)).error_code == 0
     world.settle()
 
 
@@ -178,6 +178,25 @@ def test_a_log_that_nobody_uses_is_opened_once_and_closed_again(world: World) ->
     assert not log.is_open
     write(world, count=10)
     assert (log.is_open, log.is_spotless) == (True, False)
+
+
+def test_what_the_checkpoints_tell_is_not_looked_at(world: World) -> None:
+    """Rule 2: an empty log, one that is clean to its end, one that was not closed cleanly."""
+    world.create(partitions=3, **COMPACT)
+    for index in range(3):
+        write(world, count=20 * index, index=index)
+    compactor(world).look()
+    logs = [world.partition("t", index).log for index in range(3)]
+    for log in logs:
+        log.open()
+        log.close()
+    logs[1].first_dirty_offset = 20
+    logs[2]._is_clean = False  # as after a crash
+    compactor(world).look()
+    assert [log.is_open for log in logs] == [False] * 3
+    logs[2]._is_clean = True
+    compactor(world).look()
+    assert [log.is_spotless for log in logs] == [False, False, True], "opened and closed again"
 
 
 def test_reads_go_on_while_the_names_are_changed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ RULES    1. The dirtiest log that is due comes first, and next again as soon as 
          3. New segments are put in place one by one while the cleaner waits: only if their sources are still there, nothing
             was cut and the topic is still compacted. Else the cleaning is given up, without harm.
          4. A log that cannot be compacted is named in one log line and left alone until the broker starts again; so is one
-            over which a cleaner has died. A failing disk takes its directory offline.
+            over which a cleaner has died. A failing disk takes its directory offline; a full one has to wait.
          5. Retention leaves a log alone while it is being cleaned.
 NOT HERE What is dirty (storage/compaction/dirt.py), the cleaning (cleaning.py), processes (broker/helper.py), how often
          to look (broker/housekeeping.py).
@@ -16,6 +16,7 @@ NOT HERE What is dirty (storage/compaction/dirt.py), the cleaning (cleaning.py),
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,6 +33,8 @@ from storage.disk import Disk, StorageError
 from storage.log import Log
 
 _log = logging.getLogger("barnabas.compaction")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Replace = Callable[[Replacement, Callable[[bool], None]], None]
 """Told of a segment that lies ready; answers, perhaps later, whether it is in its place and the next may come."""
@@ -92,6 +95,7 @@ class Compactor:
         self._is_stopped = False
         self._measuring = 0
         self._is_beginning = False
+        self._paths: set[str] = set()  # where cleaners are at work, also for a topic that is gone meanwhile
         self._due: list[tuple[float, Partition, Dirt]] = []
 
     def stop(self) -> None:
@@ -115,7 +119,7 @@ class Compactor:
         return (
             log.config.is_compacted
             and not partition.is_offline
-            and not log.is_being_cleaned
+            and log.path not in self._paths
             and not log.is_uncleanable
             and (log.is_open or _is_worth_opening(log))
         )
@@ -156,6 +160,7 @@ class Compactor:
         begun: list[_Run] = []
         while due and self._idle and not self._is_stopped:
             _, partition, dirt = due.pop()
+            self._paths.add(partition.log.path)
             begun.append(_Run(self, self._replicas, partition, dirt, self._idle.pop()))
             begun[-1].begin()
         self._is_beginning = False
@@ -181,9 +186,10 @@ class Compactor:
         records, wall_ms, resources = last_records(log.producers), self._now_ms(), self._resources
         return log.look("job", lambda engine: job_of(engine, log, dirt, records, wall_ms, resources), may_block=False)
 
-    def ended(self, cleaner: Cleaner, *, has_cleaned: bool) -> None:
+    def ended(self, cleaner: Cleaner, path: str, *, has_cleaned: bool) -> None:
         """A cleaner is free again: for the next at once (rule 1), unless it has come to nothing."""
         self._idle.append(cleaner)
+        self._paths.discard(path)
         if has_cleaned and not self._is_beginning:
             self.look()
 
@@ -198,6 +204,7 @@ class _Run:
         self._replicas = replicas
         self._partition = partition
         self._log = partition.log
+        self._path = partition.log.path
         self._dirt = dirt
         self._cleaner = cleaner
         self._cuts = partition.log.cuts
@@ -249,12 +256,14 @@ class _Run:
                 _report(log, self._dirt, outcome)
         elif isinstance(outcome, Failed) and self._is_current:
             self._fail(outcome)
-        self._compactor.ended(self._cleaner, has_cleaned=self.has_cleaned)
+        self._compactor.ended(self._cleaner, self._path, has_cleaned=self.has_cleaned)
 
     def _fail(self, outcome: Failed) -> None:
         log = self._log
         if outcome.is_damage:
             _leave_alone(log, outcome.text)
+        elif outcome.errno in _FULL:
+            _log.warning("%s is not compacted for now: %s", log.name, outcome.text)
         elif self._has_sources():
             error = StorageError("compact", outcome.path, OSError(outcome.errno or 0, outcome.text))
             self._replicas.directory_failed(log.directory, error)

@@ -22,6 +22,7 @@ NOT HERE Which partition, and when (dirt.py); putting the segments in place (Log
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from protocol.errors import ErrorCode, KafkaError
@@ -32,7 +33,7 @@ from storage.compaction.job import Cleaned, Job, Progress, Replacement, Step
 from storage.compaction.offset_map import OffsetMap
 from storage.compaction.rewriting import Keep, filtered, opened
 from storage.compaction.transactions import Transactions
-from storage.disk import Disk, File
+from storage.disk import Disk, File, StorageError
 from storage.engine import BatchInfo, SegmentInfo
 from storage.segments.layout import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX
 from storage.segments.segment import Segment
@@ -71,6 +72,15 @@ class _Cleaning:
     def steps(self) -> Iterator[Step]:
         job = self._job
         discard(self._disk, job.path)
+        try:
+            yield from self._all()
+        except (KafkaError, StorageError):
+            with suppress(StorageError):  # the first error tells more
+                discard(self._disk, job.path)
+            raise
+
+    def _all(self) -> Iterator[Step]:
+        job = self._job
         yield from self._gather()
         end_offset = self._map.latest_offset + 1
         reached = [segment for segment in job.segments if segment.base_offset < end_offset]

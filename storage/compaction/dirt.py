@@ -106,7 +106,7 @@ def job_of(
     resources: Resources,
 ) -> Job:
     """What it takes to clean that away."""
-    segments = tuple(segment for segment in engine.segments() if segment.end_offset <= dirt.end_offset)
+    segments = tuple(segment for segment in engine.segments()[:-1] if segment.end_offset <= dirt.end_offset)
     config = log.config
     return Job(
         log.path,

@@ -11,6 +11,7 @@ NOT HERE Making such a segment (compaction/cleaning.py), what a crash leaves (la
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from errno import ENOENT
 from typing import TypeVar
 
 from storage.changes import Change, at_once
@@ -80,6 +81,8 @@ def replaced(disk: Disk, old: Sequence[Segment], size: int, interval: int, doome
     def change() -> None:
         paths = [f"{directory}/{base_offset:020d}{suffix}" for suffix in _SUFFIXES]
         there = [path for path in paths if disk.exists(path + CLEANED)]
+        if paths[0] not in there:  # then the old ones had better stay
+            raise StorageError("put a compacted segment in place of", paths[0], OSError(ENOENT, "it is gone"))
         for path in there:
             disk.rename(path + CLEANED, path + SWAP)
         for segment in old:

@@ -298,6 +298,40 @@ def test_a_failing_disk_takes_its_directory_offline(world: World) -> None:
     assert not world.log_manager.directories
 
 
+def test_a_full_disk_only_delays(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Rule 4: nothing is damaged, and the next look tries again."""
+    cleaner = HeldCleaner()
+    world.create(**COMPACT)
+    write(world)
+    held = compactor(world, cleaner)
+    held.look()
+    path = f"{world.partition().log.path}/x"
+    cleaner.jobs.pop()[2](Failed(is_damage=False, text="Cannot write x", path=path, errno=errno.ENOSPC))
+    assert world.log_manager.directories
+    assert "t-0 is not compacted for now: Cannot write x" in caplog.text
+    assert cleaner.jobs == []
+    held.look()
+    assert len(cleaner.jobs) == 1
+
+
+def test_no_two_cleaners_work_in_one_directory(world: World) -> None:
+    """Also when the topic was deleted and made again while the first was at work."""
+    cleaners = HeldCleaner(), HeldCleaner()
+    world.create(**COMPACT)
+    write(world)
+    held = compactor(world, *cleaners)
+    held.look()
+    world.delete()
+    world.create(**COMPACT)
+    write(world)
+    held.look()
+    busy = [cleaner for cleaner in cleaners if cleaner.jobs]
+    assert len(busy) == 1
+    assert busy[0].work() == [False]
+    held.look()
+    assert sum(len(cleaner.jobs) for cleaner in cleaners) == 1
+
+
 def test_a_file_that_is_missing_because_it_was_trimmed_is_no_failure(world: World) -> None:
     """Rule 4."""
     cleaner = HeldCleaner()

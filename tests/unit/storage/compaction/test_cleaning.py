@@ -15,7 +15,7 @@ from protocol.records import ControlType
 from storage.compaction.cleaning import clean
 from storage.compaction.job import Cleaned, Resources
 from storage.compaction.offset_map import SLOT_BYTES
-from storage.disk import Disk
+from storage.disk import Disk, StorageError
 from storage.log import Isolation, Log, Origin
 from storage.segments.layout import CLEANED, LOG, SWAP
 from tests.support.compaction import (
@@ -265,6 +265,7 @@ def test_damage_is_found_and_never_written_anew(log: Log, tmp_path: Path) -> Non
         compact(log)
     assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
     assert path.read_bytes() == data
+    assert not [name for name in os.listdir(log.path) if name.endswith(CLEANED)], "nothing is left behind"
 
 
 class TestFiles:
@@ -343,6 +344,18 @@ class TestFiles:
         compact(log)
         first = next(name for name in self.names(log) if name.endswith(LOG))
         assert (Path(log.path) / first).stat().st_mtime == 1_600_000_000
+
+
+def test_without_the_new_files_the_old_ones_stay(log: Log) -> None:
+    """Replacement: somebody took the segment away between the two; the directory goes offline, nothing is lost."""
+    put(log, ("a", "1"))
+    put(log, ("a", "2"))
+    closed(log)
+    job = job_for(log)
+    before = sorted(name for name in os.listdir(log.path) if "." in name)
+    with pytest.raises(StorageError, match="it is gone"):
+        log.replace(job.segments, 10, NOW_MS, has_aborted=False)
+    assert sorted(name for name in os.listdir(log.path) if "." in name) == before
 
 
 Act = Callable[[Log], None]

@@ -29,7 +29,7 @@ class RegionEnded(Exception):
 class Sender:
     """The unsent parts of one connection."""
 
-    __slots__ = ("_parts", "_scan", "_skip", "_wire", "bytes_sent", "cold", "is_holding")
+    __slots__ = ("_known_until", "_parts", "_scan", "_skip", "_wire", "bytes_sent", "cold", "is_holding")
 
     def __init__(self, wire: Wire, scan: Scan | None = None) -> None:
         """Without `scan` the disk is waited for."""
@@ -39,6 +39,7 @@ class Sender:
         """The region that the disk must be asked for before anything more is sent, and from which byte of it."""
         self._parts: deque[Part] = deque()
         self._skip = 0  # bytes of the first part that are sent already
+        self._known_until = 0  # up to where the first part was in the page cache when it was asked for
         self.bytes_sent = 0
         self.is_holding = False
 
@@ -80,10 +81,13 @@ class Sender:
         while parts and budget > 0:
             part = parts[0]
             if isinstance(part, FileRegion):
-                if self._scan is not None and not self._scan.is_at_hand(part, self._skip, budget):
-                    self.cold = part, self._skip
-                    return False
-                sent = self._wire.send_file(part, self._skip, budget)
+                limit = budget
+                if self._scan is not None:
+                    limit = self._at_hand(self._scan, part, budget)
+                    if not limit:
+                        self.cold = part, self._skip
+                        return False
+                sent = self._wire.send_file(part, self._skip, limit)
                 if sent == 0 and part.length > self._skip:
                     raise RegionEnded("a log file ended before the region that was being sent")
             else:
@@ -95,10 +99,26 @@ class Sender:
             self._advance(sent)
         return not parts
 
+    def _at_hand(self, scan: Scan, region: FileRegion, budget: int) -> int:
+        """How much of the region at the front can be sent now without waiting for the disk.
+
+        A piece is asked for once. What the socket did not take of it is nearly always still there; its next byte speaks
+        for it, since asking for all of it again would cost as much as sending it.
+        """
+        skip = self._skip
+        left = self._known_until - skip
+        if left > 0:
+            return min(left, budget) if scan.is_at_hand(region, skip, 1) else 0
+        if not scan.is_at_hand(region, skip, budget):
+            return 0
+        self._known_until = skip + min(budget, region.length - skip)
+        return budget
+
     def thaw(self, data: bytes | None) -> None:
         """The disk was asked for what was cold: `data` are its first bytes, None when it can be sent as it is."""
         assert self.cold is not None
         (region, skip), self.cold = self.cold, None
+        self._known_until = 0
         if data:
             done = skip + len(data)
             self._parts[0] = FileRegion(region.file, region.position + done, region.length - done)
@@ -130,4 +150,5 @@ class Sender:
                 break
             skip -= length
             parts.popleft()
+            self._known_until = 0
         self._skip = skip

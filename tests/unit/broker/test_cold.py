@@ -173,3 +173,28 @@ def test_nothing_more_is_sent_before_the_disk_has_answered(tmp_path, position):
         assert not rig.sender.send([b"later"])
         assert not rig.sender.resume()
     assert rig.wire.sent == b""
+
+
+class SmallSocket(ColdWire):
+    """Takes a little at a time."""
+
+    def send_file(self, region, skip, limit):
+        return super().send_file(region, skip, min(limit, 100_000))
+
+
+def test_a_piece_is_asked_for_once_however_small_the_socket(tmp_path):
+    """Asking for megabytes costs as much as sending some: what the socket left of a piece is answered by one byte."""
+    rig = Rig(tmp_path, 4 * MIB)
+    rig.file.pread(4 * MIB, 0)
+    rig.wire = SmallSocket()
+    asked: list[int] = []
+
+    class Asked(Scan):
+        def is_at_hand(self, region, skip, limit):
+            asked.append(limit)
+            return super().is_at_hand(region, skip, limit)
+
+    rig.sender = Sender(rig.wire, Asked(Warmer(rig, lambda directory, error: None)))
+    rig.send(rig.region())
+    assert rig.wire.sent == rig.data
+    assert sum(asked) < 4 * MIB + 100

@@ -1,0 +1,245 @@
+"""Compaction in the daemon: by a process of its own, which may end at any moment, and so may the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import psutil
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from barnabas import Broker
+from broker.helper import HelperCleaner
+from broker.helper_main import NICENESS
+from storage.compaction.job import Cleaned, Failed, Replacement, Resources
+from storage.log import Log
+from tests.support.compaction import COMPACTED, closed, job_for, kept, put
+from tests.support.logs import NOW_MS, log_at
+from tests.support.waiting import until
+
+TOPIC = "compacted"
+KEYS = 50
+RECORDS = 40_000
+SETTINGS: dict[str, Any] = {
+    "log.cleaner.backoff.ms": 100,
+    "log.segment.delete.delay.ms": 0,
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.segment.bytes": 1_048_576,
+}
+
+
+# ---- the helper alone ----------------------------------------------------------------------------------------
+
+
+def dirty_log(root: Path, count: int = 60) -> Log:
+    """A log of small segments, all but the last to be cleaned."""
+    log = log_at(root, config=replace(COMPACTED, segment_bytes=1000))
+    for number in range(count):
+        put(log, (f"k{number % 3}", f"{number}:" + "v" * 100))
+    closed(log)
+    return log
+
+
+class Conversation:
+    """A helper that does one job, and what it has said."""
+
+    def __init__(self, log: Log, bytes_per_second: float) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.log = log
+        self.cleaner = HelperCleaner(self.loop, bytes_per_second)
+        self.answers = True
+        self.replacements: list[Replacement] = []
+        self.first = asyncio.Event()
+        self.outcome: asyncio.Future[Cleaned | Failed | None] = self.loop.create_future()
+
+    def start(self) -> None:
+        self.cleaner.start(
+            job_for(self.log, resources=Resources(buffer_bytes=4096)), self._replace, self.outcome.set_result
+        )
+
+    def _replace(self, new: Replacement, answer: Any) -> None:
+        self.replacements.append(new)
+        self.first.set()
+        if self.answers:
+            assert self.log.replace(new.replaced, new.size, NOW_MS, has_aborted=new.has_aborted)
+        answer(self.answers)
+
+    def helpers(self) -> list[psutil.Process]:
+        return psutil.Process().children()
+
+
+async def test_a_helper_does_a_job_and_goes(tmp_path: Path) -> None:
+    """Rules 1 and 2: nice, another process, gone when there is nothing to do."""
+    log = dirty_log(tmp_path)
+    expected = sorted({key: (offset, key, value) for offset, key, value in kept(log)}.values())
+    talk = Conversation(log, 1e12)
+    talk.start()
+    await talk.first.wait()
+    assert [helper.nice() for helper in talk.helpers()] == [min(19, psutil.Process().nice() + NICENESS)]
+    outcome = await talk.outcome
+    assert isinstance(outcome, Cleaned)
+    assert kept(log) == expected
+    assert len(talk.replacements) > 2
+    talk.cleaner.rest()
+    talk.cleaner.stop()
+    assert talk.helpers() == []
+
+
+async def test_a_helper_that_is_told_no_leaves_nothing_behind(tmp_path: Path) -> None:
+    """It takes its files away and is ready for the next job."""
+    log = dirty_log(tmp_path)
+    before = kept(log)
+    talk = Conversation(log, 1e12)
+    talk.answers = False
+    talk.start()
+    assert await talk.outcome is None
+    assert not [name for name in os.listdir(log.path) if name.endswith(".cleaned")]
+    assert kept(log) == before
+    talk.answers, talk.outcome = True, talk.loop.create_future()
+    talk.start()
+    assert isinstance(await talk.outcome, Cleaned)
+    talk.cleaner.stop()
+
+
+async def test_a_helper_is_throttled(tmp_path: Path) -> None:
+    """log.cleaner.io.max.bytes.per.second: what is read and written, the map included, takes its time."""
+    log = dirty_log(tmp_path)
+    size = log.size_bytes
+    talk = Conversation(log, 4.0 * size)
+    started = time.monotonic()
+    talk.start()
+    await talk.outcome
+    assert time.monotonic() - started >= 0.4, "all of it is read twice, at a quarter of a second each"
+    talk.cleaner.stop()
+
+
+async def test_a_helper_that_dies_fails_its_job(tmp_path: Path) -> None:
+    """Rule 3; the next job starts another one."""
+    log = dirty_log(tmp_path)
+    talk = Conversation(log, 10.0)
+    talk.start()
+    helper = await talk.loop.run_in_executor(None, lambda: until(talk.helpers, "a helper"))
+    helper[0].kill()
+    outcome = await talk.outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.is_damage
+    assert "the helper process ended over it" in outcome.text
+    talk.cleaner.stop()
+
+
+async def test_stopping_does_not_wait_for_a_slow_helper(tmp_path: Path) -> None:
+    """What it was doing has never been."""
+    log = dirty_log(tmp_path)
+    before = kept(log)
+    talk = Conversation(log, 10.0)
+    talk.start()
+    await talk.loop.run_in_executor(None, lambda: until(talk.helpers, "a helper"))
+    talk.cleaner.stop()
+    assert await talk.outcome is None
+    assert kept(log) == before
+
+
+# ---- the daemon ----------------------------------------------------------------------------------------------
+
+
+def create(bootstrap: str) -> None:
+    """A compacted topic of small segments."""
+    settings = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1, config=settings)])[TOPIC].result(30)
+
+
+def produce(bootstrap: str) -> dict[bytes, bytes]:
+    """Many values of few keys; the last of each."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "enable.idempotence": True})
+    last = {}
+    for number in range(RECORDS):
+        key, value = b"k%d" % (number % KEYS), b"%d:" % number + os.urandom(60)
+        producer.produce(TOPIC, key=key, value=value)
+        last[key] = value
+        if not number % 5000:
+            producer.flush()
+    assert producer.flush(30) == 0
+    return last
+
+
+def consumed(bootstrap: str) -> tuple[int, dict[bytes, bytes]]:
+    """How many records there are, and the last of each key."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    count, last, before = 0, {}, -1
+    while True:
+        message = consumer.poll(10)
+        assert message is not None
+        if message.error() is not None:
+            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+            consumer.close()
+            return count, last
+        assert message.offset() > before
+        before = message.offset()
+        count += 1
+        last[message.key()] = message.value()
+
+
+def size_of(directory: Path, name: str) -> int:
+    """Bytes of a partition's log files."""
+    return sum(path.stat().st_size for path in (directory / name).glob("*.log"))
+
+
+def test_a_topic_shrinks_to_its_last_values_while_it_is_served(tmp_path: Path) -> None:
+    """And is the same after a restart; the helper is gone when all is done."""
+    data = tmp_path / "data"
+    with Broker(data, settings=SETTINGS) as broker:
+        create(broker.bootstrap)
+        last = produce(broker.bootstrap)
+        until(lambda: size_of(data, f"{TOPIC}-0") < 1_300_000, "compacted")
+        count, found = consumed(broker.bootstrap)
+        assert found == last
+        assert count < RECORDS / 2
+        children = psutil.Process(broker.pid).children
+        until(lambda: not children(), "the helper is gone")
+    with Broker(data, settings=SETTINGS) as broker:
+        assert consumed(broker.bootstrap) == (count, last)
+
+
+def test_a_broker_killed_amid_a_compaction_finds_everything(tmp_path: Path) -> None:
+    """The helper ends with it."""
+    data = tmp_path / "data"
+    with Broker(data, settings={**SETTINGS, "log.cleaner.io.max.bytes.per.second": 500_000}) as broker:
+        create(broker.bootstrap)
+        last = produce(broker.bootstrap)
+        process = psutil.Process(broker.pid)
+        until(lambda: list((data / f"{TOPIC}-0").glob("*.cleaned")), "a compaction is under way", every_s=0.005)
+        helpers = process.children()
+        process.kill()
+        gone, _ = psutil.wait_procs(helpers, timeout=10)
+        assert len(gone) == len(helpers) == 1
+    with Broker(data, settings=SETTINGS) as broker:
+        assert consumed(broker.bootstrap)[1] == last
+        until(lambda: size_of(data, f"{TOPIC}-0") < 1_300_000, "compacted")
+        assert consumed(broker.bootstrap)[1] == last
+
+
+def test_committed_offsets_outlive_the_compaction_of_their_topic(tmp_path: Path) -> None:
+    """__consumer_offsets is compacted, and a coordinator reads back what is left."""
+    data = tmp_path / "data"
+    with Broker(data, settings=SETTINGS) as broker:
+        create(broker.bootstrap)
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False})
+        for offset in range(400):
+            position = TopicPartition(TOPIC, 0, offset, metadata="m" * 4000)
+            consumer.commit(offsets=[position], asynchronous=False)
+        consumer.close()
+        until(lambda: size_of(data, "__consumer_offsets-0") < 800_000, "compacted")
+    with Broker(data, settings=SETTINGS) as broker:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+        (found,) = consumer.committed([TopicPartition(TOPIC, 0)], 30)
+        consumer.close()
+        assert (found.offset, found.metadata) == (399, "m" * 4000)

@@ -127,21 +127,25 @@ class _WriterLane(_Lane):
             self.put(lambda: self._timed(run, size), done)
             return
         error = _attempt(run)
-        self._known_s = ended = time.monotonic()
-        if ended - started >= SLOW_S:
-            self._is_slow, self._quick = True, 0
+        self._learn(started, size)
         _tell(done, error)
 
     def _timed(self, run: Run, size: int) -> None:
         started = time.monotonic()
         run()
-        self._known_s = ended = time.monotonic()
-        took = ended - started
-        if took >= SLOW_S and size <= INLINE_BYTES:
+        self._learn(started, size)
+
+    def _learn(self, started_s: float, size: int) -> None:
+        """See how quick the directory is; work without bytes may not have touched it, and proves slowness only."""
+        ended_s = time.monotonic()
+        took_s = ended_s - started_s
+        if took_s >= SLOW_S and size <= INLINE_BYTES:
             self._is_slow, self._quick = True, 0
-        elif self._is_slow:
-            self._quick = self._quick + 1 if took < QUICK_S else 0
+        elif size and self._is_slow:
+            self._quick = self._quick + 1 if took_s < QUICK_S else 0
             self._is_slow = self._quick < QUICK_IN_A_ROW
+        if size:
+            self._known_s = ended_s
 
 
 class ThreadWorker:

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from threading import Thread, current_thread
 from weakref import ref
 
 import pytest
 
-from broker.workers import ThreadWorker
+from broker.workers import QUICK_IN_A_ROW, TRUSTED_S, ThreadWorker
 from replication.work import Done, Run
 from tests.support.waiting import until
+
+
+class Clock:
+    """Stands in for time.monotonic in the workers."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("broker.workers.time.monotonic", clock)
+    return clock
 
 
 class Held:
@@ -55,3 +73,57 @@ def test_a_job_that_is_done_is_held_by_nobody(loop: asyncio.AbstractEventLoop, w
     left = put()
     loop.run_forever()
     until(lambda: left() is None or None, "the thread lets go of the job")
+
+
+class Directory:
+    """A log directory that takes its time, and who writes to it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, worker: ThreadWorker, clock: Clock) -> None:
+        self._loop = loop
+        self._worker = worker
+        self._clock = clock
+        self._writer: Thread | None = None
+
+    def write(self, size: int, takes_s: float) -> bool:
+        """One write; whether the loop did it itself."""
+
+        def run() -> None:
+            self._writer = current_thread()
+            self._clock.now_s += takes_s
+
+        self._worker.write("data", size, run, lambda _: self._loop.stop())
+        self._loop.run_forever()
+        return self._writer is current_thread()
+
+
+@pytest.fixture
+def directory(loop: asyncio.AbstractEventLoop, worker: ThreadWorker, clock: Clock) -> Directory:
+    return Directory(loop, worker, clock)
+
+
+def test_a_slow_write_sends_the_directory_to_its_thread_until_it_is_quick_again(directory: Directory) -> None:
+    """Design D12a: the first slow write is the only one that the loop waits for."""
+    assert not directory.write(100, 0)  # nobody knows it yet
+    assert directory.write(100, 0.2)
+    assert not any(directory.write(100, 0.2) for _ in range(20))
+    assert not any(directory.write(100, 0) for _ in range(QUICK_IN_A_ROW))
+    assert directory.write(100, 0)
+
+
+def test_work_without_bytes_does_not_make_a_directory_quick(directory: Directory) -> None:
+    """Much of it touches no disk, so it proves nothing."""
+    directory.write(100, 0)
+    directory.write(100, 0.2)
+    for _ in range(2 * QUICK_IN_A_ROW):
+        directory.write(0, 0)
+    assert not directory.write(100, 0.2)
+
+
+def test_after_a_rest_the_thread_finds_out_whether_a_directory_is_still_quick(
+    directory: Directory, clock: Clock
+) -> None:
+    """Rule 1: a directory that became slow while nobody wrote is not felt."""
+    directory.write(100, 0)
+    assert directory.write(100, 0)
+    clock.now_s += TRUSTED_S + 0.1
+    assert not directory.write(100, 0.2)

@@ -1,0 +1,239 @@
+"""Compacted logs, ours under Apache Kafka and Kafka's under us (design D1).
+
+RULES    1. From the same log, Kafka's cleaner and ours keep the same records; of the batches only those differ that we
+            keep as headers where a new segment ends.
+         2. Kafka's DumpLogSegments accepts the files that we write; a Kafka broker serves them and goes on.
+         3. A directory that Kafka has compacted is served by us, to read_committed consumers too, and compacted further.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from barnabas import Broker
+from protocol.records import BatchHeader, headers, records
+from storage.checkpoints import read_offsets
+from storage.disk import Disk
+from storage.log import Log
+from storage.log_config import LogConfig
+from storage.segments.segment_engine import SegmentEngine
+from tests.conformance.test_segment_files import COMPLAINTS, DUMP
+from tests.support.compaction import compact
+from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
+from tests.support.logs import EVERYTHING, bytes_of
+from tests.support.waiting import until
+
+TOPIC = "compacted"
+SEGMENT_BYTES = 1_048_576
+SETTINGS = {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 200}
+NEVER = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES), "min.cleanable.dirty.ratio": "1.0"}
+SOON = {**NEVER, "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "1000"}
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+ROUNDS = 200
+WAIT_S = 60.0
+
+Seen = list[tuple[int, bytes | None, bytes | None]]
+
+
+def create(bootstrap: str, settings: dict[str, str]) -> None:
+    """The topic, one partition."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=settings)])[TOPIC].result(WAIT_S)
+
+
+def configure(bootstrap: str, settings: dict[str, str]) -> None:
+    """Change the topic's settings."""
+    entries = [ConfigEntry(n, v, incremental_operation=AlterConfigOpType.SET) for n, v in settings.items()]
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+
+
+def produce(bootstrap: str, seed: int, rounds: int = ROUNDS) -> None:
+    """Values and tombstones of few keys, by producers of every codec, idempotent ones among them."""
+    dice = random.Random(seed)
+    producers = [
+        Producer(
+            {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 5, "enable.idempotence": idem}
+        )
+        for codec in CODECS
+        for idem in (False, True)
+    ]
+    for _ in range(rounds):
+        producer = dice.choice(producers)
+        for _ in range(dice.choice((1, 5, 200))):
+            value = None if dice.random() < 0.1 else dice.randbytes(dice.choice((10, 500)))
+            producer.produce(TOPIC, key=b"k%d" % dice.randrange(60), value=value, headers=[("h", b"1")])
+        assert producer.flush(WAIT_S) == 0
+
+
+def transact(bootstrap: str, seed: int) -> None:
+    """Transactions, one in two aborted."""
+    dice = random.Random(seed)
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "x", "compression.type": "lz4"})
+    producer.init_transactions(WAIT_S)
+    for number in range(20):
+        producer.begin_transaction()
+        for _ in range(dice.choice((1, 30))):
+            producer.produce(TOPIC, key=b"t%d" % dice.randrange(20), value=b"%d:" % number + dice.randbytes(20))
+        producer.flush(WAIT_S)
+        (producer.abort_transaction if number % 2 else producer.commit_transaction)(WAIT_S)
+
+
+def consumed(bootstrap: str, isolation: str = "read_committed") -> Seen:
+    """Offset, key and value of all that a consumer is given."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "c", "enable.partition.eof": True, "isolation.level": isolation}
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    seen: Seen = []
+    while True:
+        message = consumer.poll(WAIT_S)
+        assert message is not None
+        error = message.error()
+        if error is None:
+            seen.append((message.offset(), message.key(), message.value()))
+        else:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            consumer.close()
+            return seen
+
+
+def end_of(bootstrap: str) -> int:
+    """The log's end."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "c"})
+    end: int = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), WAIT_S)[1]
+    consumer.close()
+    return end
+
+
+def cleaned_to(data: Path) -> int:
+    """What the cleaner's checkpoint says."""
+    return read_offsets(Disk(), str(data / "cleaner-offset-checkpoint")).get((TOPIC, 0), 0)
+
+
+def active_base(data: Path) -> int:
+    """Where the active segment begins."""
+    return max(int(path.stem) for path in (data / f"{TOPIC}-0").glob("*.log"))
+
+
+def log_in(data: Path, **settings: Any) -> Log:
+    """The partition's log, opened by us while nobody serves it."""
+    disk = Disk()
+    config = replace(LogConfig(), cleanup_policy=frozenset({"compact"}), segment_bytes=SEGMENT_BYTES, **settings)
+    log = Log(disk, lambda path, given: SegmentEngine(disk, path, given), str(data), TOPIC, 0, config)
+    log.open()
+    log.high_watermark = log.log_end_offset
+    return log
+
+
+def batches(log: Log) -> Iterator[tuple[BatchHeader, list[Any]]]:
+    """Headers and records."""
+    data = bytes_of(log)
+    for position, header in headers(data):
+        yield header, records(data, position, header, max_bytes=EVERYTHING)
+
+
+def summary(log: Log) -> list[tuple[Any, ...]]:
+    """All that two cleaners must agree on: of a header all but sizes, checksums and times of a later deletion."""
+    return [
+        (
+            header.base_offset, header.last_offset, header.attributes, header.leader_epoch, header.max_timestamp,
+            header.producer_id, header.producer_epoch, header.base_sequence, found,
+        )
+        for header, found in batches(log)
+        if found
+    ]  # fmt: skip
+
+
+def empty(log: Log) -> set[int]:
+    """Base offsets of the batches that are headers only."""
+    return {header.base_offset for header, found in batches(log) if not found}
+
+
+def accepted(files: list[Path], *options: str) -> None:
+    """Kafka's tool finds no fault but what its own compaction has, too: offsets are missing, and an index of times may name
+    a batch that is a header by now, whose greatest timestamp no record has."""
+    done = run_tool(DUMP, *options, "--files", ",".join(str(file) for file in files))
+    text = done.stdout + done.stderr
+    assert done.returncode == 0, text[-3000:]
+    assert "isvalid: false" not in text
+    faults = [word for word in COMPLAINTS if word not in {"invalid", "is followed by", "mismatch"}]
+    assert not [line for line in text.splitlines() if any(word in line for word in faults)]
+    wrong = [line for line in text.splitlines() if line.strip().startswith("Index timestamp:")]
+    assert all(line.endswith("log timestamp: -1") for line in wrong), wrong
+
+
+@needs_kafka
+def test_both_cleaners_keep_the_same(tmp_path: Path) -> None:
+    """Rules 1 and 3: Kafka writes a log; one copy is compacted by us, the other by Kafka."""
+    data, ours = tmp_path / "kafka", tmp_path / "ours"
+    with ApacheKafka(SETTINGS, data_dir=data) as kafka:
+        create(kafka.bootstrap, NEVER)
+        produce(kafka.bootstrap, seed=1)
+        transact(kafka.bootstrap, seed=2)
+        produce(kafka.bootstrap, seed=3)
+        before = consumed(kafka.bootstrap)
+    shutil.copytree(data, ours)
+    log = log_in(ours)
+    cleaned = compact(log, int(1000 * os.stat(data).st_mtime))
+    assert cleaned is not None
+    with ApacheKafka(SETTINGS, data_dir=data) as kafka:
+        configure(kafka.bootstrap, {**SOON, "delete.retention.ms": "86400000"})
+        until(lambda: cleaned_to(data) >= active_base(data), "Kafka's cleaner", WAIT_S)
+        after = consumed(kafka.bootstrap)
+    theirs = log_in(data)
+    assert summary(log) == summary(theirs)
+    assert empty(theirs) <= empty(log), "what Kafka keeps for producers we keep too"
+    ends = {segment.end_offset for segment in log.open().segments()}
+    rest = empty(log) - empty(theirs)
+    assert {header.next_offset for header, _ in batches(log) if header.base_offset in rest} <= ends
+    aborted = [found[:3] for found in theirs.open().aborted(0, theirs.log_end_offset)]
+    assert [found[:3] for found in log.open().aborted(0, log.log_end_offset)] == aborted
+    log.close()
+    theirs.close()
+    assert len(after) < len(before)
+    for directory in (data, ours):
+        with Broker(directory) as broker:
+            assert consumed(broker.bootstrap) == after
+            produce(broker.bootstrap, seed=4, rounds=3)
+
+
+@needs_kafka
+def test_kafka_serves_what_we_have_compacted(tmp_path: Path) -> None:
+    """Rule 2, over several rounds, tombstones past their time among them; then Kafka's cleaner goes on."""
+    data = tmp_path / "data"
+    ours = {"log.cleaner.backoff.ms": 100, "offsets.topic.num.partitions": 1}
+    with Broker(data, settings=ours) as broker:
+        create(broker.bootstrap, SOON)
+        for seed in range(3):
+            produce(broker.bootstrap, seed)
+            until(lambda: cleaned_to(data) >= active_base(data), "our cleaner", WAIT_S)
+        seen, end = consumed(broker.bootstrap), end_of(broker.bootstrap)
+    files = sorted((data / f"{TOPIC}-0").glob("*.log"))
+    assert len(seen) < end / 2
+    accepted(files, "--deep-iteration")
+    accepted(sorted(path for path in (data / f"{TOPIC}-0").iterdir() if path.suffix in {".index", ".timeindex"}))
+    with ApacheKafka(SETTINGS, data_dir=data) as kafka:
+        assert (consumed(kafka.bootstrap), end_of(kafka.bootstrap)) == (seen, end)
+        produce(kafka.bootstrap, seed=9)
+        until(lambda: cleaned_to(data) >= active_base(data), "Kafka's cleaner", WAIT_S)
+        after = consumed(kafka.bootstrap)
+    with Broker(data, settings=ours) as broker:
+        assert consumed(broker.bootstrap) == after

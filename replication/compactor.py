@@ -26,10 +26,9 @@ from protocol.errors import KafkaError
 from replication.partition import Partition
 from replication.replica_manager import ReplicaManager
 from storage.blocking import WouldBlock
-from storage.compaction.cleaning import clean
 from storage.compaction.dirt import Dirt, bounds_of, is_spotless, job_of, last_records, may_be_due, measure, wants_sync
-from storage.compaction.job import Cleaned, Failed, Job, Progress, Replacement, Resources, failed
-from storage.disk import Disk, StorageError
+from storage.compaction.job import Cleaned, Failed, Job, Replacement, Resources, failed
+from storage.disk import StorageError
 from storage.log import Log
 
 _log = logging.getLogger("barnabas.compaction")
@@ -50,31 +49,6 @@ class Cleaner(Protocol):
 
     def rest(self) -> None:
         """Nothing is to be done for a while."""
-
-
-class InlineCleaner:
-    """Does a job in the caller's thread, at once: for tests and for simulation."""
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-
-    def start(self, job: Job, replace: Replace, done: Done) -> None:
-        """Do all of it; `replace` has to answer before it returns."""
-        verdicts: list[bool] = []
-        try:
-            for step in clean(self._disk, job):
-                if isinstance(step, Replacement):
-                    replace(step, verdicts.append)
-                    if not verdicts.pop():
-                        done(None)
-                        return
-                elif not isinstance(step, Progress):
-                    done(step)
-        except (KafkaError, StorageError) as error:
-            done(failed(error))
-
-    def rest(self) -> None:
-        """Hold nothing."""
 
 
 class Compactor:

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from protocol.compression import Compression
+from protocol.errors import KafkaError
 from protocol.records import BatchBuilder, BatchHeader, ControlType, Record, control_type, headers, records
+from replication.compactor import Done, Replace
 from storage.compaction.cleaning import clean
 from storage.compaction.dirt import bounds_of, job_of, last_records, measure
-from storage.compaction.job import Cleaned, Job, Replacement, Resources
-from storage.disk import Disk
+from storage.compaction.job import Cleaned, Job, Progress, Replacement, Resources, failed
+from storage.disk import Disk, StorageError
 from storage.log import Log
 from tests.support.logs import EVERYTHING, NOW_MS, SMALL, Idempotent, bytes_of
 
@@ -126,3 +128,28 @@ def kept(log: Log) -> list[tuple[int, str, str | None]]:
         if not header.is_control
         for record in records(data, position, header, max_bytes=EVERYTHING)
     ]
+
+
+class InlineCleaner:
+    """Does a job of a broker's compactor in the caller's thread, at once."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def start(self, job: Job, replace: Replace, done: Done) -> None:
+        """Do all of it; `replace` has to answer before it returns."""
+        verdicts: list[bool] = []
+        try:
+            for step in clean(self._disk, job):
+                if isinstance(step, Replacement):
+                    replace(step, verdicts.append)
+                    if not verdicts.pop():
+                        done(None)
+                        return
+                elif not isinstance(step, Progress):
+                    done(step)
+        except (KafkaError, StorageError) as error:
+            done(failed(error))
+
+    def rest(self) -> None:
+        """Hold nothing."""

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from protocol.records import BatchBuilder, headers
-from replication.compactor import Compactor, Done, InlineCleaner, Replace
+from replication.compactor import Compactor, Done, Replace
 from storage.compaction.cleaning import clean
 from storage.compaction.job import Cleaned, Failed, Job, Replacement, Resources
 from storage.disk import Disk
 from storage.segments.layout import CLEANED, SWAP
+from tests.support.compaction import InlineCleaner
 from tests.support.replica_world import HeldWorker, World, fetched, produced
 
 COMPACT = {"cleanup_policy": "compact", "internal_segment_bytes": 600, "min_cleanable_dirty_ratio": 0.3}

@@ -115,7 +115,7 @@ class SegmentEngine:
         if not self._segments:
             self._create(0, UNKNOWN)
             recovery_point = None
-        if recovery_point is not None and self.size_bytes:
+        if recovery_point is not None and (self.size_bytes or len(self._bases) > 1):
             self._durability.flushed_end = recovery_point
             starts.append(self._bases[self._slot(recovery_point)])
         if starts:

@@ -81,8 +81,10 @@ class CrashingDisk(Disk):
         return JournalledFile(self, path, descriptor)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name; its journal goes with it."""
+        """Give a file another name; its journal goes with it, and that of a file which it replaces is over."""
         self.burn()
+        if os.path.isfile(target):
+            self._journals.pop(os.stat(target).st_ino, None)  # the number may be given to another file
         super().rename(source, target)
         if os.path.isfile(target):
             inode = os.stat(target).st_ino
@@ -92,6 +94,8 @@ class CrashingDisk(Disk):
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
         """Remove a name."""
         self.burn()
+        if os.path.isfile(path):
+            self._journals.pop(os.stat(path).st_ino, None)
         super().unlink(path, missing_ok=missing_ok)
 
     def forget_changes(self) -> None:

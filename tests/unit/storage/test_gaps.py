@@ -102,3 +102,13 @@ def test_our_own_compaction_leaves_no_gap_between_segments(tmp_path: Path) -> No
     again = recovered(tmp_path, replace(log.config, cleanup_policy=frozenset({"delete"})), Checkpoint())
     assert kept(again) == expected
     assert again.log_end_offset == log.log_end_offset
+
+
+def test_a_log_that_has_lost_everything_does_not_keep_its_end(tmp_path: Path) -> None:
+    """An empty segment behind an empty one is a hole too: both files were there, and nothing of what was in the first."""
+    log = log_at(tmp_path, config=DELETED)
+    put(log, ("a", "v"))
+    log.roll(NOW_MS)
+    log.close()
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
+    assert recovered(tmp_path, DELETED, Checkpoint()).log_end_offset == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,15 @@ from tests.support.compaction import InlineCleaner
 from tests.support.replica_world import HeldWorker, World, fetched, produced
 
 COMPACT = {"cleanup_policy": "compact", "internal_segment_bytes": 600, "min_cleanable_dirty_ratio": 0.3}
+
+
+@pytest.fixture(autouse=True)
+def heard(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever another test has done with the daemon's logger."""
+    logger = logging.getLogger("barnabas")
+    monkeypatch.setattr(logger, "propagate", True)
+    monkeypatch.setattr(logger, "disabled", False)
+    caplog.set_level(logging.INFO, logger="barnabas")
 
 
 class HeldCleaner:

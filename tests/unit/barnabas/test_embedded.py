@@ -196,8 +196,9 @@ sys.exit(face.main(['serve']))
 """
 
 STARTER = """
-import os, sys
+import os, signal, sys
 from barnabas.embedded import Broker
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
 class StandIn(Broker):
     def _command(self):
         return [sys.executable, '-c', os.environ['DAEMON']]

@@ -141,6 +141,11 @@ APIS: dict[int, Api] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(
         produce_fetch.OffsetForLeaderEpochRequest, produce_fetch.OffsetForLeaderEpochResponse
     ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Api(transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse),
+    ApiKey.ADD_OFFSETS_TO_TXN: Api(transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse),
+    ApiKey.END_TXN: Api(transactions.EndTxnRequest, transactions.EndTxnResponse),
+    ApiKey.WRITE_TXN_MARKERS: Api(transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse),
+    ApiKey.TXN_OFFSET_COMMIT: Api(transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse),
     ApiKey.DESCRIBE_CONFIGS: Api(admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Api(logs.AlterReplicaLogDirsRequest, logs.AlterReplicaLogDirsResponse),
     ApiKey.DESCRIBE_LOG_DIRS: Api(logs.DescribeLogDirsRequest, logs.DescribeLogDirsResponse),
@@ -151,6 +156,11 @@ APIS: dict[int, Api] = {
     ApiKey.DESCRIBE_CLUSTER: Api(metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
     ApiKey.BROKER_REGISTRATION: Api(quorum.BrokerRegistrationRequest, quorum.BrokerRegistrationResponse),
     ApiKey.BROKER_HEARTBEAT: Api(quorum.BrokerHeartbeatRequest, quorum.BrokerHeartbeatResponse),
+    ApiKey.DESCRIBE_PRODUCERS: Api(transactions.DescribeProducersRequest, transactions.DescribeProducersResponse),
+    ApiKey.DESCRIBE_TRANSACTIONS: Api(
+        transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse
+    ),
+    ApiKey.LIST_TRANSACTIONS: Api(transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
     ApiKey.ALLOCATE_PRODUCER_IDS: Api(quorum.AllocateProducerIdsRequest, quorum.AllocateProducerIdsResponse),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: Api(quorum.AssignReplicasToDirsRequest, quorum.AssignReplicasToDirsResponse),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(

@@ -1,4 +1,5 @@
-"""Messages that are kept: records of the metadata log, of the metadata quorum and of `__consumer_offsets`.
+"""Messages that are kept: records of the metadata log, of the metadata quorum, of `__consumer_offsets` and of
+`__transaction_state`.
 
 FORMAT   metadata record     null key; value: uvarint frame version (1), uvarint type, uvarint version, message
          coordinator record  key: i16 type, message (version 0); value: i16 version, message, or null (tombstone)
@@ -14,6 +15,7 @@ from protocol.primitives import ZERO_UUID
 from protocol.schema import (
     EMPTY,
     Annotated,
+    Float64,
     Ignorable,
     Int8,
     Int16,
@@ -192,6 +194,97 @@ class ClearElrRecord(Message, api_key=28, versions=(0, 0), flexible=0):
     topic_name: str
 
 
+class FenceBrokerRecord(Message, api_key=7, versions=(0, 0), flexible=0):
+    """A broker is fenced: what BrokerRegistrationChangeRecord says since metadata.version 7."""
+
+    id: Int32
+    epoch: Int64
+
+
+class UnfenceBrokerRecord(Message, api_key=8, versions=(0, 0), flexible=0):
+    """A broker is active: likewise."""
+
+    id: Int32
+    epoch: Int64
+
+
+class DelegationTokenRecord(Message, api_key=10, versions=(0, 0), flexible=0):
+    """A delegation token exists, or was renewed."""
+
+    owner: str
+    requester: str
+    renewers: list[str]
+    issue_timestamp: Int64
+    max_timestamp: Int64
+    expiration_timestamp: Int64
+    token_id: str
+
+
+class RemoveDelegationTokenRecord(Message, api_key=26, versions=(0, 0), flexible=0):
+    """A delegation token is void."""
+
+    token_id: str
+
+
+class UserScramCredentialRecord(Message, api_key=11, versions=(0, 0), flexible=0):
+    """What a user's password is compared with; mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+
+    name: str
+    mechanism: Int8
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: Int32
+
+
+class RemoveUserScramCredentialRecord(Message, api_key=22, versions=(0, 0), flexible=0):
+    """A user has no password of this mechanism any more."""
+
+    name: str
+    mechanism: Int8
+
+
+class EntityData(Message):
+    """Part of whom a quota is for: "user", "client-id" or "ip"; a null name is whoever has no quota of their own."""
+
+    entity_type: str
+    entity_name: str | None
+
+
+class ClientQuotaRecord(Message, api_key=14, versions=(0, 0), flexible=0):
+    """One quota of an entity, set or taken back."""
+
+    entity: list[EntityData]
+    key: str
+    value: Float64
+    remove: bool
+
+
+class AccessControlEntryRecord(Message, api_key=18, versions=(0, 0), flexible=0):
+    """An access control entry exists; numbers as on the wire."""
+
+    id: Uuid
+    resource_type: Int8
+    resource_name: str
+    pattern_type: Int8
+    principal: str
+    host: str
+    operation: Int8
+    permission_type: Int8
+
+
+class RemoveAccessControlEntryRecord(Message, api_key=19, versions=(0, 0), flexible=0):
+    """An access control entry is gone."""
+
+    id: Uuid
+
+
+class UnregisterControllerRecord(Message, api_key=29, versions=(0, 0), flexible=0):
+    """A controller is gone for good (since Apache Kafka 4.4)."""
+
+    controller_id: Int32
+
+
 class LeaderChangeVoter(Message):
     """A voter of the metadata quorum."""
 
@@ -328,3 +421,32 @@ class GroupMetadataValue(Message, api_key=2, versions=(0, 4), flexible=4):
     leader: str | None
     current_state_timestamp: Annotated[Int64, Since(2), Ignorable] = -1
     members: list[MemberMetadata]
+
+
+class TransactionLogKey(Message, api_key=0, versions=(0, 0), flexible=None):
+    """Whose transaction: key type 0 of `__transaction_state`."""
+
+    transactional_id: str
+
+
+class TransactionPartitions(Message):
+    """Partitions of a topic that are part of a transaction."""
+
+    topic: str
+    partition_ids: list[Int32]
+
+
+class TransactionLogValue(Message, api_key=0, versions=(0, 1), flexible=1):
+    """How a transaction stands; transaction_partitions is null while there is none."""
+
+    producer_id: Int64
+    previous_producer_id: Annotated[Int64, Since(1), Tag(0)] = -1
+    next_producer_id: Annotated[Int64, Since(1), Tag(1)] = -1
+    producer_epoch: Int16
+    next_producer_epoch: Annotated[Int16, Since(1), Tag(3)] = -1
+    transaction_timeout_ms: Int32
+    transaction_status: Int8
+    transaction_partitions: list[TransactionPartitions] | None
+    transaction_last_update_timestamp_ms: Int64
+    transaction_start_timestamp_ms: Int64
+    client_transaction_version: Annotated[Int16, Since(1), Tag(2)] = 0

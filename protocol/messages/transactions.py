@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from protocol.schema import (
+    EMPTY,
     Annotated,
+    Ignorable,
+    Int8,
     Int16,
     Int32,
     Int64,
     Message,
     Since,
+    Until,
 )
 
 
@@ -32,3 +36,301 @@ class InitProducerIdResponse(Message, api_key=22, versions=(0, 6), flexible=2):
     producer_epoch: Int16
     ongoing_txn_producer_id: Annotated[Int64, Since(6)] = -1
     ongoing_txn_producer_epoch: Annotated[Int16, Since(6)] = -1
+
+
+class AddPartitionsToTxnTopic(Message):
+    """Partitions of a topic to add to a transaction, or to be found in it."""
+
+    name: str
+    partitions: list[Int32]
+
+
+class AddPartitionsToTxnTransaction(Message):
+    """A transaction of version 4, when brokers ask; verify_only: are the partitions part of it?"""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    verify_only: bool = False
+    topics: list[AddPartitionsToTxnTopic]
+
+
+class AddPartitionsToTxnRequest(Message, api_key=24, versions=(0, 5), flexible=3):
+    """Up to version 3 a client's, about one transaction; from version 4 on a broker's, about several."""
+
+    transactions: Annotated[list[AddPartitionsToTxnTransaction], Since(4)] = EMPTY
+    v3_and_below_transactional_id: Annotated[str, Until(3)] = ""
+    v3_and_below_producer_id: Annotated[Int64, Until(3)] = 0
+    v3_and_below_producer_epoch: Annotated[Int16, Until(3)] = 0
+    v3_and_below_topics: Annotated[list[AddPartitionsToTxnTopic], Until(3)] = EMPTY
+
+
+class AddPartitionsToTxnPartitionResult(Message):
+    """What became of one partition."""
+
+    partition_index: Int32
+    partition_error_code: Int16
+
+
+class AddPartitionsToTxnTopicResult(Message):
+    """What became of a topic's partitions."""
+
+    name: str
+    results_by_partition: list[AddPartitionsToTxnPartitionResult]
+
+
+class AddPartitionsToTxnResult(Message):
+    """What became of one transaction's partitions."""
+
+    transactional_id: str
+    topic_results: list[AddPartitionsToTxnTopicResult]
+
+
+class AddPartitionsToTxnResponse(Message, api_key=24, versions=(0, 5), flexible=3):
+    """The answer to AddPartitionsToTxnRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, Since(4), Ignorable] = 0
+    results_by_transaction: Annotated[list[AddPartitionsToTxnResult], Since(4)] = EMPTY
+    results_by_topic_v3_and_below: Annotated[list[AddPartitionsToTxnTopicResult], Until(3)] = EMPTY
+
+
+class AddOffsetsToTxnRequest(Message, api_key=25, versions=(0, 4), flexible=3):
+    """A transaction is going to commit offsets of a group."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    group_id: str
+
+
+class AddOffsetsToTxnResponse(Message, api_key=25, versions=(0, 4), flexible=3):
+    """The answer to AddOffsetsToTxnRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+
+
+class EndTxnRequest(Message, api_key=26, versions=(0, 5), flexible=3):
+    """Commit or abort; from version 5 on every end raises the epoch (KIP-890)."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    committed: bool
+
+
+class EndTxnResponse(Message, api_key=26, versions=(0, 5), flexible=3):
+    """The answer to EndTxnRequest: from version 5 on with the id and epoch to go on with."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    producer_id: Annotated[Int64, Since(5), Ignorable] = -1
+    producer_epoch: Annotated[Int16, Since(5), Ignorable] = -1
+
+
+class WritableTxnMarkerTopic(Message):
+    """Partitions of a topic that a marker is for."""
+
+    name: str
+    partition_indexes: list[Int32]
+
+
+class WritableTxnMarker(Message):
+    """The end of one transaction; transaction_result: True is commit."""
+
+    producer_id: Int64
+    producer_epoch: Int16
+    transaction_result: bool
+    topics: list[WritableTxnMarkerTopic]
+    coordinator_epoch: Int32
+    transaction_version: Annotated[Int8, Since(2), Ignorable] = 0
+
+
+class WriteTxnMarkersRequest(Message, api_key=27, versions=(1, 2), flexible=1):
+    """A transaction coordinator tells the leaders of partitions that transactions have ended."""
+
+    markers: list[WritableTxnMarker]
+
+
+class WritableTxnMarkerPartitionResult(Message):
+    """Whether a marker is in a partition."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+class WritableTxnMarkerTopicResult(Message):
+    """Whether a marker is in a topic's partitions."""
+
+    name: str
+    partitions: list[WritableTxnMarkerPartitionResult]
+
+
+class WritableTxnMarkerResult(Message):
+    """Whether one transaction's markers are written."""
+
+    producer_id: Int64
+    topics: list[WritableTxnMarkerTopicResult]
+
+
+class WriteTxnMarkersResponse(Message, api_key=27, versions=(1, 2), flexible=1):
+    """The answer to WriteTxnMarkersRequest."""
+
+    markers: list[WritableTxnMarkerResult]
+
+
+class TxnOffsetCommitRequestPartition(Message):
+    """An offset to commit with a transaction."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Annotated[Int32, Since(2), Ignorable] = -1
+    committed_metadata: str | None
+
+
+class TxnOffsetCommitRequestTopic(Message):
+    """Offsets of one topic."""
+
+    name: str
+    partitions: list[TxnOffsetCommitRequestPartition]
+
+
+class TxnOffsetCommitRequest(Message, api_key=28, versions=(0, 5), flexible=3):
+    """Offsets that count when the transaction is committed."""
+
+    transactional_id: str
+    group_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    generation_id: Annotated[Int32, Since(3)] = -1
+    member_id: Annotated[str, Since(3)] = ""
+    group_instance_id: Annotated[str | None, Since(3)] = None
+    topics: list[TxnOffsetCommitRequestTopic]
+
+
+class TxnOffsetCommitResponsePartition(Message):
+    """Whether an offset was noted."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+class TxnOffsetCommitResponseTopic(Message):
+    """Whether a topic's offsets were noted."""
+
+    name: str
+    partitions: list[TxnOffsetCommitResponsePartition]
+
+
+class TxnOffsetCommitResponse(Message, api_key=28, versions=(0, 5), flexible=3):
+    """The answer to TxnOffsetCommitRequest."""
+
+    throttle_time_ms: Int32 = 0
+    topics: list[TxnOffsetCommitResponseTopic]
+
+
+class DescribeProducersRequestTopic(Message):
+    """Partitions of a topic whose producers are asked for."""
+
+    name: str
+    partition_indexes: list[Int32]
+
+
+class DescribeProducersRequest(Message, api_key=61, versions=(0, 0), flexible=0):
+    """Who writes to some partitions?"""
+
+    topics: list[DescribeProducersRequestTopic]
+
+
+class DescribedProducer(Message):
+    """What a partition knows of a producer; current_txn_start_offset: -1 outside of a transaction."""
+
+    producer_id: Int64
+    producer_epoch: Int32
+    last_sequence: Int32 = -1
+    last_timestamp: Int64 = -1
+    coordinator_epoch: Int32
+    current_txn_start_offset: Int64 = -1
+
+
+class DescribeProducersResponsePartition(Message):
+    """The producers of a partition."""
+
+    partition_index: Int32
+    error_code: Int16
+    error_message: str | None = None
+    active_producers: list[DescribedProducer]
+
+
+class DescribeProducersResponseTopic(Message):
+    """The producers of a topic's partitions."""
+
+    name: str
+    partitions: list[DescribeProducersResponsePartition]
+
+
+class DescribeProducersResponse(Message, api_key=61, versions=(0, 0), flexible=0):
+    """The answer to DescribeProducersRequest."""
+
+    throttle_time_ms: Int32 = 0
+    topics: list[DescribeProducersResponseTopic]
+
+
+class DescribeTransactionsRequest(Message, api_key=65, versions=(0, 0), flexible=0):
+    """How do some transactions stand?"""
+
+    transactional_ids: list[str]
+
+
+class DescribedTransactionTopic(Message):
+    """Partitions of a topic that are part of a transaction, as far as their markers are not written."""
+
+    topic: str
+    partitions: list[Int32]
+
+
+class DescribedTransaction(Message):
+    """How a transaction stands; with an error only the id counts."""
+
+    error_code: Int16
+    transactional_id: str
+    transaction_state: str
+    transaction_timeout_ms: Int32
+    transaction_start_time_ms: Int64
+    producer_id: Int64
+    producer_epoch: Int16
+    topics: list[DescribedTransactionTopic]
+
+
+class DescribeTransactionsResponse(Message, api_key=65, versions=(0, 0), flexible=0):
+    """The answer to DescribeTransactionsRequest."""
+
+    throttle_time_ms: Int32 = 0
+    transaction_states: list[DescribedTransaction]
+
+
+class ListTransactionsRequest(Message, api_key=66, versions=(0, 2), flexible=0):
+    """Which transactions are coordinated here? Empty filters and a negative duration let all pass."""
+
+    state_filters: list[str]
+    producer_id_filters: list[Int64]
+    duration_filter: Annotated[Int64, Since(1)] = -1
+    transactional_id_pattern: Annotated[str | None, Since(2)] = None
+
+
+class ListedTransaction(Message):
+    """A transactional id, who uses it, and the state of its transaction."""
+
+    transactional_id: str
+    producer_id: Int64
+    transaction_state: str
+
+
+class ListTransactionsResponse(Message, api_key=66, versions=(0, 2), flexible=0):
+    """The answer to ListTransactionsRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    unknown_state_filters: list[str]
+    transaction_states: list[ListedTransaction]

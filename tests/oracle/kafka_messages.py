@@ -78,6 +78,7 @@ def java_name(cls: type[Message]) -> str:
     if cls in RECORD_TYPES.values():
         return f"org.apache.kafka.common.metadata.{cls.__name__}"
     if cls.__module__.endswith(".stored") and cls.API_KEY >= 0:
-        return f"org.apache.kafka.coordinator.group.generated.{cls.__name__}"
+        coordinator = "transaction" if cls.__name__.startswith("TransactionLog") else "group"
+        return f"org.apache.kafka.coordinator.{coordinator}.generated.{cls.__name__}"
     suffix = "Data" if cls in _REQUESTS_AND_ANSWERS else ""
     return f"org.apache.kafka.common.message.{cls.__name__}{suffix}"

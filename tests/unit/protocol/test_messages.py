@@ -31,7 +31,7 @@ CLASSES = [
 def kafka_schemas() -> dict[str, dict[str, Any]]:
     """Kafka's own schemas, by the name of their message."""
     schemas = {}
-    for jar in ("kafka-clients", "kafka-metadata", "kafka-group-coordinator"):
+    for jar in ("kafka-clients", "kafka-metadata", "kafka-group-coordinator", "kafka-transaction-coordinator"):
         with zipfile.ZipFile(kafka_home() / "libs" / f"{jar}-{KAFKA_VERSION}.jar") as archive:
             for name in archive.namelist():
                 if re.match(r"common/(message|metadata)/\w+\.json", name):
@@ -85,7 +85,7 @@ def assert_fields(
     assert [field.name.replace("_", "") for field in fields] == [schema["name"].lower() for schema in schemas]
     for field, schema in zip(fields, schemas, strict=True):
         where = f"{cls.__name__}.{field.name}"
-        carried = in_range(schema["versions"]) & versions
+        carried = in_range(schema.get("versions", schema.get("taggedVersions"))) & versions
         assert {version for version in versions if field.is_in(version)} == carried, where
         assert schema.get("tag") == field.tag, where
         assert carried == versions or schema.get("ignorable", False) is field.is_ignorable, where
@@ -129,7 +129,10 @@ def in_range(text: str) -> set[int]:
 def wire_name(wire: Wire) -> str:
     """Kafka's name of a type; what a struct is called is nobody's business on the wire."""
     wire = wire.element or wire
-    names = {"?": "bool", "b": "int8", "h": "int16", "H": "uint16", "i": "int32", "q": "int64", "16s": "uuid"}
+    names = {"?": "bool", "b": "int8", "h": "int16", "H": "uint16", "i": "int32", "q": "int64"} | {
+        "d": "float64",
+        "16s": "uuid",
+    }
     return names.get(wire.code, wire.kind.removeprefix("legacy_"))
 
 

@@ -96,7 +96,7 @@ class OpenableLog:
         self.is_offline = False
         self.later: Later = at_once
         """Makes the changes of files that need not be made at this moment (changes.py)."""
-        self._pending: set[Change] = set()  # handed to `later` and not made yet
+        self._pending: set[object] = set()  # one for each change handed to `later` and not made yet
         self.doomed: list[tuple[int, list[str]]] = []
         """Files out of use, with the time from which they may be deleted."""
         self._topic_id = topic_id
@@ -238,19 +238,19 @@ class OpenableLog:
 
     def change(self, change: Change, later: Later | None = None) -> None:
         """Make a change of its files, now or later (changes.py)."""
+        pending = object()
+        self._pending.add(pending)
+        (later or self.later)(partial(self._make_change, change, pending))
 
-        def unless_offline() -> None:
-            try:
-                if not self.is_offline:
-                    change()
-            except StorageError:
-                if not self.is_offline:  # else the directory failed, or the log was deleted meanwhile
-                    raise
-            finally:
-                self._pending.discard(unless_offline)
-
-        self._pending.add(unless_offline)
-        (later or self.later)(unless_offline)
+    def _make_change(self, change: Change, pending: object) -> None:
+        try:
+            if not self.is_offline:
+                change()
+        except StorageError:
+            if not self.is_offline:  # else the directory failed, or the log was deleted meanwhile
+                raise
+        finally:
+            self._pending.discard(pending)
 
     def close(self, *, sync: bool = True) -> None:
         """Close so that it can be opened again without recovery.
@@ -301,7 +301,9 @@ class OpenableLog:
             self._let_go()
 
     def _let_go(self) -> None:
-        self._engine = None
+        if self._engine is not None:
+            self._engine.later = self._snapshots.later = at_once  # else the log and its parts would keep each other
+            self._engine = None
         self._is_cut()
         self._elsewhere = None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
@@ -10,7 +12,7 @@ from protocol.records import BatchBuilder
 from replication.image import ResourceType
 from replication.partition import FetchPosition, Reader
 from storage.disk import StorageError
-from storage.log import Isolation
+from storage.log import Isolation, Log
 from storage.validation import RejectedRecords
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.replica_world import HeldWorker, World, batch, read_regions, waiting
@@ -516,3 +518,18 @@ def test_follower_that_falls_behind_is_proposed_to_leave(world):
     world.replicas.check_isrs(30_001)
     world.replicas.check_isrs(60_000)
     assert wishes == [(1,)]
+
+
+def test_a_log_that_is_gone_leaves_nothing_to_the_collector(world):
+    """Thousands of them in cycles would wait for a collection, which stands still for all that there is."""
+    world.load("t")
+    gc.collect()
+    gc.disable()
+    try:
+        world.create("u", partitions=2)
+        world.delete("u")
+        world.delete("t")
+        left = [thing for thing in gc.get_objects() if isinstance(thing, Log) and thing.topic in "tu"]
+        assert left == []
+    finally:
+        gc.enable()

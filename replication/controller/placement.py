@@ -22,9 +22,14 @@ class _Ring:
 
     def __init__(self, brokers: list[int], random_below: RandomBelow) -> None:
         self._brokers = sorted(brokers)
+        self._random_below = random_below
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin at some broker, in round 0."""
         self._round = 0
         self._used = 0
-        self._offset = random_below(len(brokers)) if brokers else 0
+        self._offset = self._random_below(len(self._brokers)) if self._brokers else 0
 
     def next(self, round_: int) -> int | None:
         """A broker that this partition (its number is the round) has not got from here yet."""
@@ -46,6 +51,10 @@ class _Rack:
         self.unfenced = _Ring([b.broker_id for b in brokers if not b.is_fenced], random_below)
         self._fenced = _Ring([b.broker_id for b in brokers if b.is_fenced], random_below)
 
+    def begin(self) -> None:
+        self.unfenced.begin()
+        self._fenced.begin()
+
     def next(self, round_: int) -> int | None:
         broker = self.unfenced.next(round_)
         return self._fenced.next(round_) if broker is None else broker
@@ -63,18 +72,19 @@ class Placer:
     """Places the partitions of one request, one after the other."""
 
     def __init__(self, brokers: Iterable[BrokerImage], random_below: RandomBelow) -> None:
-        self._random_below = random_below
-        self._brokers = [broker for broker in brokers if _takes_replicas(broker)]
-        self._count = len(self._brokers)
-        self._unfenced = sum(not broker.is_fenced for broker in self._brokers)
-        self._racks: list[_Rack] = []
-        self._shuffle()
-
-    def _shuffle(self) -> None:
+        taking = [broker for broker in brokers if _takes_replicas(broker)]
+        self._count = len(taking)
+        self._unfenced = sum(not broker.is_fenced for broker in taking)
         by_rack: dict[str, list[BrokerImage]] = {}
-        for broker in self._brokers:
+        for broker in taking:
             by_rack.setdefault(broker.rack or "", []).append(broker)
-        self._racks = [_Rack(by_rack[name], self._random_below) for name in sorted(by_rack)]
+        self._racks = [_Rack(by_rack[name], random_below) for name in sorted(by_rack)]
+        self._round = 0
+        self._first = 0
+
+    def _begin_again(self) -> None:
+        for rack in self._racks:
+            rack.begin()
         self._round = 0
         self._first = 0
 
@@ -96,7 +106,7 @@ class Placer:
                 "All brokers are currently fenced, or have all their log directories cordoned.",
             )
         if self._round == self._unfenced:  # every broker has led once: begin with other neighbours
-            self._shuffle()
+            self._begin_again()
         racks, first = self._racks, self._first % len(self._racks)
         leader_rack = first
         while (leader := racks[leader_rack].unfenced.next(self._round)) is None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EMPTY",
     "Annotated",
+    "Float64",
     "Ignorable",
     "Int8",
     "Int16",
@@ -56,6 +57,7 @@ Int16: TypeAlias = int
 Int32: TypeAlias = int
 Int64: TypeAlias = int
 UInt16: TypeAlias = int
+Float64: TypeAlias = float
 Uuid: TypeAlias = bytes
 LegacyString: TypeAlias = str  # never in the compact form, not even in a flexible version
 Records: TypeAlias = "bytes | bytearray | memoryview | Sequence[FileRegion]"
@@ -139,6 +141,7 @@ _VOCABULARY: dict[str, Any] = {
     "Int32": Wire("fixed", 0, "i"),
     "Int64": Wire("fixed", 0, "q"),
     "UInt16": Wire("fixed", 0, "H"),
+    "Float64": Wire("fixed", 0.0, "d"),
     "Uuid": Wire("fixed", ZERO_UUID, "16s"),
     "str": Wire("string", ""),
     "LegacyString": Wire("legacy_string", ""),

@@ -9,7 +9,8 @@ FORMAT   offset and epoch checkpoints, Kafka's: a line `0` (the version), a line
          `partition.metadata`: `version: 0`, newline, `topic_id: ` and the id in base64, no newline at the end.
          A file of no bytes is a checkpoint of no entries: Kafka makes such files before it has anything to say.
 RULES    1. A reader, and a crash, find the old contents or the new ones.
-         2. What cannot be understood is refused as a whole, with a sentence that names the file and the line.
+         2. What cannot be understood is refused as a whole, with a sentence that names the file and the line; whoever
+            reads it knows how to do without.
 NOT HERE When to write one (log.py, log_manager.py); meta.properties (replication/formatting.py).
 """
 

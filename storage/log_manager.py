@@ -22,6 +22,7 @@ NOT HERE One log (log.py), meta.properties (replication/formatting.py), when to 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -32,6 +33,7 @@ from storage.checkpoints import (
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
+    CorruptCheckpoint,
     TopicPartition,
     read_offsets,
     write_offsets,
@@ -53,7 +55,15 @@ RECOVERED_AT_SHUTDOWN: Final = 200
 SYNCED_ONE_BY_ONE: Final = 4
 MOST_PREFERRED: Final = 10_000
 NO_BROKER_EPOCH: Final = -1
-_CHECKPOINTS: Final = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY)  # in the order of Checkpoint
+_log = logging.getLogger("barnabas.storage")
+
+# In the order of Checkpoint; and what comes of one that cannot be understood.
+_CHECKPOINTS: Final = {
+    RECOVERY_POINTS: "what was not closed cleanly is checked from its beginning",
+    LOG_STARTS: "logs begin where their first segment does, deleted records there come back",
+    HIGH_WATERMARKS: "they are found again",
+    FIRST_DIRTY: "compaction begins at the beginning",
+}
 
 Work = Callable[[], None]
 Offsets = dict[TopicPartition, int]
@@ -164,7 +174,7 @@ class LogManager:
     def _load(self, directory: LogDirectory) -> None:
         path, disk = directory.path, self._disk
         self._take_marker(directory)
-        directory.written = {name: read_offsets(disk, f"{path}/{name}") for name in _CHECKPOINTS}
+        directory.written = {name: self._known_offsets(path, name) for name in _CHECKPOINTS}
         points, starts, watermarks, first_dirty = directory.written.values()
         for name in disk.listdir(path):
             if name.endswith(DELETED):
@@ -193,6 +203,13 @@ class LogManager:
             )
             log.later = partial(self._change, path)
             self.logs[key] = directory.logs[key] = log
+
+    def _known_offsets(self, path: str, name: str) -> Offsets:
+        try:
+            return read_offsets(self._disk, f"{path}/{name}")
+        except CorruptCheckpoint as error:
+            _log.warning("%s Going on without it: %s", error, _CHECKPOINTS[name])
+            return {}
 
     def _take_marker(self, directory: LogDirectory) -> None:
         disk, marker = self._disk, f"{directory.path}/{CLEAN_SHUTDOWN}"

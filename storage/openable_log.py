@@ -13,6 +13,7 @@ NOT HERE What one does with an open log (log.py), what opening has to mend (reco
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -21,7 +22,7 @@ from protocol.errors import ErrorCode, KafkaError
 from storage.appends import Appends
 from storage.blocking import WouldBlock
 from storage.changes import Change, Later, at_once
-from storage.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
+from storage.checkpoints import PARTITION_METADATA, CorruptCheckpoint, read_topic_id, write_topic_id
 from storage.disk import Disk, StorageError
 from storage.elsewhere import Elsewhere
 from storage.engine import Engine, EngineFactory
@@ -33,6 +34,8 @@ from storage.recovery import OpenParts, open_parts
 from storage.snapshots import Snapshots
 
 NEVER_CLEANED: Final = -1
+
+_log = logging.getLogger("barnabas.storage")
 
 
 class Checkpoint(NamedTuple):
@@ -149,9 +152,12 @@ class OpenableLog:
 
     @property
     def topic_id(self) -> bytes | None:
-        """The topic's id; None where the partition's metadata file is missing."""
+        """The topic's id; None where the partition's metadata file is missing or tells nothing."""
         if self._topic_id is None:
-            self._topic_id = read_topic_id(self._disk, f"{self.path}/{PARTITION_METADATA}")
+            try:
+                self._topic_id = read_topic_id(self._disk, f"{self.path}/{PARTITION_METADATA}")
+            except CorruptCheckpoint as error:
+                _log.warning("%s The log is taken for that of the topic of its name", error)
         return self._topic_id
 
     def assign_topic_id(self, topic_id: bytes) -> None:

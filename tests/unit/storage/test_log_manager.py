@@ -16,7 +16,7 @@ import pytest
 import storage.log_manager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import uuid_text
-from storage.checkpoints import FIRST_DIRTY, read_offsets
+from storage.checkpoints import FIRST_DIRTY, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from storage.disk import Disk, StorageError
 from storage.log import Log
 from storage.log_config import LogConfig
@@ -338,7 +338,7 @@ def test_a_directory_goes_offline_alone(tmp_path: Path) -> None:
 def test_while_a_directory_could_not_be_read_nothing_is_made_elsewhere(tmp_path: Path) -> None:
     """Rule 3: the partition may lie there, with acknowledged records."""
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "recovery-point-offset-checkpoint").write_text("nonsense")
+    (tmp_path / "a" / "recovery-point-offset-checkpoint").mkdir()
     manager = started(tmp_path / "a", tmp_path / "b")
     assert list(manager.offline) == [f"{tmp_path}/a"]
     with pytest.raises(StorageError, match="offline"):
@@ -348,9 +348,48 @@ def test_while_a_directory_could_not_be_read_nothing_is_made_elsewhere(tmp_path:
 
 def test_without_any_directory_the_start_fails(tmp_path: Path) -> None:
     """With the reason."""
-    (tmp_path / "recovery-point-offset-checkpoint").write_text("nonsense")
+    (tmp_path / "recovery-point-offset-checkpoint").mkdir()
     with pytest.raises(StorageError, match="recovery-point-offset-checkpoint"):
         started(tmp_path)
+
+
+@pytest.mark.parametrize("name", [RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_checkpoint_that_nobody_can_understand_is_done_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, is_clean: bool
+) -> None:
+    """Said in a sentence, and written anew; what it told is found out or assumed at its safest."""
+    manager = started(tmp_path)
+    for value in "abc":
+        append(created(manager), value)
+    manager.shutdown()
+    if not is_clean:
+        (tmp_path / CLEAN_SHUTDOWN).unlink()
+    (tmp_path / name).write_bytes(b"0\n1\nt 0 \xff\n")
+    again = started(tmp_path)
+    assert [name in record.getMessage() for record in caplog.records] == [True]
+    log = created(again)
+    assert append(log, "d") == 3
+    log.high_watermark = 4
+    write_checkpoints(again)
+    again.shutdown()
+    assert read_offsets(Disk(), f"{tmp_path}/{RECOVERY_POINTS}") == {("t", 0): 4}
+
+
+@pytest.mark.parametrize("text", ["version: 1\ntopic_id: uLkEB2t9R42XWGd6Vkop6A", "version: 0\ntopic_id: " + "?" * 22])
+def test_a_log_whose_topic_id_is_damaged_is_that_of_the_topic_of_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    """It is said, the id is written anew, and the directory stays in service."""
+    manager = started(tmp_path)
+    append(created(manager), "a")
+    manager.shutdown()
+    metadata = tmp_path / "t-0" / "partition.metadata"
+    before = metadata.read_bytes()
+    metadata.write_text(text)
+    assert append(created(started(tmp_path)), "b") == 1
+    assert "partition.metadata" in caplog.text
+    assert metadata.read_bytes() == before
 
 
 # ---- taking away -----------------------------------------------------------------------------------------
@@ -543,8 +582,8 @@ def test_descriptors_do_not_grow_with_the_partitions(tmp_path: Path) -> None:
     manager = started(tmp_path, disk=disk)
     for partition in range(20):
         append(created(manager, partition=partition), "a")
-    for _ in range(2):
-        manager.close_idle()
+    for _ in range(3):
+        list(manager.open_files.close_idle())
     assert disk.open_files == 0
     assert append(manager.logs["t", 3], "b") == 1
 

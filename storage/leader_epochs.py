@@ -4,25 +4,29 @@ RULES    1. Epochs and start offsets both ascend. A new entry drops the entries 
          2. The table follows the log: an entry stands for the batches from its start offset to the next entry's.
          3. The file may be behind the table, but not further than recovery reads the log again: it is written before
             the log's recovery point moves, when the log is cut, and on close.
+         4. A file that cannot be understood is replaced by what the batches tell (recovery.py).
 NOT HERE Who asks for a diverging epoch, and what a leader's epoch permits (replication/partition.py).
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from storage.checkpoints import read_epochs, write_epochs
+from storage.checkpoints import CorruptCheckpoint, read_epochs, write_epochs
 from storage.disk import Disk
 
 UNDEFINED: Final = -1
+
+_log = logging.getLogger("barnabas.storage")
 
 
 class LeaderEpochs:
     """The table of one partition and its checkpoint file."""
 
-    __slots__ = ("_disk", "_epochs", "_is_written", "_offsets", "latest", "path")
+    __slots__ = ("_disk", "_epochs", "_is_written", "_offsets", "is_lost", "latest", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -31,10 +35,16 @@ class LeaderEpochs:
         self._offsets: list[int] = []
         self.latest = UNDEFINED
         """The last epoch in the table; -1 when there is none."""
-        entries = read_epochs(disk, path)
+        self.is_lost = False
+        """Whether nobody can understand the file: the batches have to tell."""
+        try:
+            entries = read_epochs(disk, path)
+        except CorruptCheckpoint as error:
+            _log.warning("%s The batches tell instead", error)
+            entries, self.is_lost = [], True
         for epoch, offset in entries:
             self.assign(epoch, offset)
-        self._is_written = self.entries() == entries
+        self._is_written = self.entries() == entries and not self.is_lost
 
     @property
     def needs_write(self) -> bool:

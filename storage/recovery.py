@@ -6,12 +6,14 @@ RULES    1. After a clean close nothing is scanned: the newest snapshot tells th
             that is not whole, and epochs, producers and aborted transactions of that range come from the batches.
          3. Producers are known at the start of what is scanned: from a snapshot, and from the batches between it and
             there. Later snapshots may be torn or missing; they are taken anew on the way, where segments begin.
-         4. A log that ends before its start offset (all of it was deleted, then the rest was lost) is empty there.
+         4. Leader epochs that nobody can read are found in all the batches.
+         5. A log that ends before its start offset (all of it was deleted, then the rest was lost) is empty there.
 NOT HERE Checking batches (the engine's `recover`); which logs need it and when (log_manager.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from protocol.records import BatchHeader, headers
@@ -54,6 +56,8 @@ def open_parts(
     producers = ProducerState(name)
     if start_offset is not None:
         _recover(engine, epochs, producers, snapshots, start_offset)
+    if epochs.is_lost:
+        _find_epochs(engine, epochs)
     if engine.end_offset < log_start_offset:
         engine.reset(log_start_offset)
         epochs.clear()
@@ -96,13 +100,28 @@ def _recover(
             snapshots.take(offset, producers.snapshot())
 
 
+def _find_epochs(engine: Engine, epochs: LeaderEpochs) -> None:
+    epochs.clear()
+    for header in _headers(engine, engine.start_offset):
+        if header.leader_epoch > epochs.latest:
+            epochs.assign(header.leader_epoch, header.base_offset)
+
+
+def _headers(engine: Engine, offset: int) -> Iterator[BatchHeader]:
+    while batches := headers(engine.read_batches(offset, REPLAY_BYTES)):
+        for _, header in batches:
+            yield header
+        offset = batches[-1][1].next_offset
+
+
 def restore_producers(
     engine: Engine, producers: ProducerState, snapshots: Snapshots, end_offset: int, *, is_clean: bool
 ) -> None:
     """Make `producers` know what all batches before `end_offset` have left behind."""
+    had_snapshots = bool(snapshots.offsets)  # those that cannot be believed go
     offset = snapshots.restore(producers, end_offset)
     if offset is None:
-        if is_clean:
+        if is_clean and not had_snapshots:
             return  # as Kafka does: a cleanly closed log without a snapshot never had producers
         offset = engine.start_offset
     offset = max(offset, engine.start_offset)

@@ -43,6 +43,13 @@ class CorruptIndex(Exception):
     """The file cannot be an index; it has to be built anew."""
 
 
+class CorruptTransactionIndex(StorageError):
+    """The file cannot be an index of transactions. Only what lies before its segment can tell what it should hold."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__("understand the index", path, OSError(0, reason))
+
+
 class SparseIndex:
     """Entries of a key and a value, both ascending; the end in memory, the rest in a mapped file."""
 
@@ -424,13 +431,13 @@ class TransactionIndex:
     def _read(self) -> list[AbortedTransaction]:
         data = self._disk.read(self.path)
         whole = memoryview(data)[: len(data) - len(data) % self.ENTRY.size]
-        transactions = []
+        transactions: list[AbortedTransaction] = []
+        least = self.base_offset
         for version, *fields in self.ENTRY.iter_unpack(whole):
             transaction = AbortedTransaction(*fields)
-            if version > 0 or transaction.last_offset < self.base_offset:
-                # Nothing here could build it anew: to its log directory that is a failing disk.
-                reason = f"it holds {transaction} of version {version}"
-                raise StorageError("understand the index", self.path, OSError(0, reason))
+            if version or transaction.last_offset < max(least, transaction.first_offset):
+                raise CorruptTransactionIndex(self.path, f"it holds {transaction} of version {version}")
+            least = transaction.last_offset + 1
             transactions.append(transaction)
         return transactions
 

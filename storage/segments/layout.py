@@ -61,6 +61,11 @@ def settle(disk: Disk, directory: str) -> Layout:
     )
 
 
+def segment_bases(disk: Disk, directory: str) -> list[int]:
+    """Base offsets of the logs in a directory, put in order or not."""
+    return sorted(_base(name) for name in disk.listdir(directory) if _is_numbered(name) and name[_DIGITS:] == LOG)
+
+
 def _finish_what_was_begun(disk: Disk, directory: str, names: list[str]) -> None:
     def remove(name: str) -> None:
         disk.unlink(f"{directory}/{name}", missing_ok=True)

@@ -43,8 +43,9 @@ from storage.engine import (
     Visit,
 )
 from storage.log_config import LogConfig
+from storage.open_files import OpenFiles
 from storage.segments.durability import UNKNOWN, Durability
-from storage.segments.indexes import NO_TIMESTAMP
+from storage.segments.indexes import NO_TIMESTAMP, CorruptTransactionIndex
 from storage.segments.layout import LOG, settle
 from storage.segments.lookups import Opened
 from storage.segments.preallocation import give_back, set_aside
@@ -118,6 +119,7 @@ class SegmentEngine:
         if recovery_point is not None and (self.size_bytes or len(self._bases) > 1):
             self._durability.flushed_end = recovery_point
             starts.append(self._bases[self._slot(recovery_point)])
+        starts += self._with_damaged_transactions()
         if starts:
             self._end_offset = min(starts)
             return self._end_offset
@@ -125,6 +127,17 @@ class SegmentEngine:
             self._end_offset = self._durability.flushed_end = self._active.base_offset
             self._active.load()
         return None
+
+    def _with_damaged_transactions(self) -> list[int]:
+        found = []
+        for segment in self._segments:
+            if segment.base_offset in self._with_aborted:
+                try:
+                    segment.transactions  # noqa: B018
+                except CorruptTransactionIndex as error:
+                    _log.warning("%s The log is checked from there on", error)
+                    found.append(segment.base_offset)
+        return found
 
     def bytes_to_recover(self, start_offset: int) -> int:
         """How much `recover` would have to read."""

@@ -7,16 +7,21 @@ from pathlib import Path
 import pytest
 
 from protocol.compression import Compression
-from protocol.records import parse_header
+from protocol.records import ControlType, parse_header
+from storage.checkpoints import LEADER_EPOCHS
 from storage.log import Checkpoint
 from storage.timestamps import first_at_or_after
+from storage.validation import Origin
 from tests.support.logs import (
     BIG,
     NOW_MS,
+    SMALL,
     Idempotent,
     MakeLog,
     append,
     fill,
+    log_at,
+    marker,
     produced,
     values_of,
 )
@@ -185,3 +190,56 @@ def test_values_survive_the_loss_of_everything_but_the_log(make: MakeLog, tmp_pa
     assert [offset for offset, _ in values_of(again)] == list(range(5))
     assert [again.epoch_of(offset) for offset in range(5)] == list(range(5))
     assert append(again, "x", producer=Idempotent(5, 0, 5)) == 5
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("damage", [b"0\n1\n0 x\n", b"\xff", b"7\n", b"0\n3\n0 0\n"])
+def test_leader_epochs_that_nobody_can_read_are_found_in_the_batches(
+    make: MakeLog, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool, damage: bytes
+) -> None:
+    """Rule 4, said in a sentence; the file is written anew."""
+    log = make()
+    for number in range(9):
+        append(log, BIG, epoch=number // 3)
+    log.close()
+    checkpoint = tmp_path / "t-0" / LEADER_EPOCHS
+    before = checkpoint.read_bytes()
+    checkpoint.write_bytes(damage)
+    again = make(is_clean=is_clean)
+    again.open()
+    assert LEADER_EPOCHS in caplog.text
+    assert [again.end_offset_for_epoch(epoch) for epoch in range(3)] == [(0, 3), (1, 6), (2, 9)]
+    again.close()
+    assert checkpoint.read_bytes() == before
+
+
+def test_a_clean_log_whose_only_snapshot_is_damaged_asks_the_batches(make: MakeLog, tmp_path: Path) -> None:
+    """It had producers, else it had no snapshot."""
+    log = make()
+    for number in range(3):
+        append(log, "x", producer=Idempotent(5, 0, number))
+    log.close()
+    (snapshot,) = (tmp_path / "t-0").glob("*.snapshot")
+    snapshot.write_bytes(snapshot.read_bytes()[:-1])
+    assert list(make().producers.producers) == [5]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_aborted_transactions_that_nobody_can_read_are_found_in_the_batches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool
+) -> None:
+    """The log is checked from that segment on; a transaction that began before it is known from the snapshot."""
+    log = log_at(tmp_path, config=SMALL)
+    append(log, BIG, producer=Idempotent(5, 0, 0, transactional=True))
+    fill(log, 20)
+    log.append(marker(ControlType.ABORT, 5, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    log.close()
+    (index,) = (tmp_path / "t-0").glob("*.txnindex")
+    assert int(index.stem) > 0
+    before = index.read_bytes()
+    for damage in (b"\0\1" + before[2:], before[:18] + bytes(8) + before[26:]):
+        index.write_bytes(damage)
+        again = log_at(tmp_path, config=SMALL, is_clean=is_clean)
+        again.open()
+        assert index.read_bytes() == before
+        assert index.name in caplog.text

@@ -43,7 +43,6 @@ from storage.engine import (
     Visit,
 )
 from storage.log_config import LogConfig
-from storage.open_files import OpenFiles
 from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP, CorruptTransactionIndex
 from storage.segments.layout import LOG, settle

@@ -94,16 +94,16 @@ class Placer:
         Raises:
             KafkaError: INVALID_REPLICATION_FACTOR, there are not enough brokers.
         """
+        if not self._unfenced:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "All brokers are currently fenced, or have all their log directories cordoned.",
+            )
         if replication_factor > self._count:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"The target replication factor of {replication_factor} cannot be reached because only {self._count} "
                 "broker(s) are registered or some brokers have all their log directories cordoned.",
-            )
-        if not self._unfenced:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                "All brokers are currently fenced, or have all their log directories cordoned.",
             )
         if self._round == self._unfenced:  # every broker has led once: begin with other neighbours
             self._begin_again()

@@ -17,6 +17,7 @@ TOO_FEW = (
     "The target replication factor of {} cannot be reached because only {} broker(s) are registered or some brokers have "
     "all their log directories cordoned."
 )
+NOBODY = "All brokers are currently fenced, or have all their log directories cordoned."
 
 
 def broker(
@@ -86,12 +87,10 @@ def test_a_fenced_broker_never_leads_and_is_not_in_sync() -> None:
             3,
             TOO_FEW.format(3, 2),
         ),
-        (
-            [broker(1, fenced=True)],
-            1,
-            "All brokers are currently fenced, or have all their log directories cordoned.",
-        ),
-        ([broker(1, shutting_down=True)], 1, TOO_FEW.format(1, 0)),
+        ([broker(1, fenced=True)], 1, NOBODY),
+        ([broker(1, fenced=True)], 2, NOBODY),
+        ([broker(1, shutting_down=True)], 1, NOBODY),
+        ([broker(1)._replace(cordoned_directories=broker(1).directories)], 1, NOBODY),
         ([broker(1), broker(2)._replace(cordoned_directories=broker(2).directories)], 2, TOO_FEW.format(2, 1)),
     ],
 )

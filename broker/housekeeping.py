@@ -73,7 +73,7 @@ class Housekeeping:
         self._every(number("replica.lag.time.max.ms") // 2, self._check_isrs)
         self._every(number("producer.id.expiration.check.interval.ms"), self._expire_producers)
         self._every(max(_SHORTEST_TICK_MS, number("log.cleaner.backoff.ms")), self._compactor.look)
-        self._every(_CLOSE_IDLE_MS, self._log_manager.close_idle)
+        self._every(_CLOSE_IDLE_MS, self._close_idle)
         self._every(_LOOK_FOR_SNAPSHOT_MS, self._look_for_snapshot)
         self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._clock.wall_ms()))
         retention_ms = number("log.retention.check.interval.ms")
@@ -142,17 +142,21 @@ class Housekeeping:
     def _expire_producers(self) -> None:
         self._log_manager.expire_producers(self._clock.wall_ms())
 
+    def _close_idle(self) -> None:
+        self._go_on(self._log_manager.open_files.close_idle())
+
     # ------------------------------------------------------------ metadata
     def _look_for_snapshot(self) -> None:
         image, wall_ms = self._controller.image, self._clock.wall_ms()
         reason = self._snapshots.why_due(image, wall_ms)
         if reason is not None:
             _log.info("taking a snapshot of the metadata: %s", reason)
-            self._snapshot_next(self._snapshots.take(image, wall_ms))
+            self._go_on(self._snapshots.take(image, wall_ms))
 
-    def _snapshot_next(self, steps: Iterator[None]) -> None:
+    def _go_on(self, steps: Iterator[None]) -> None:
+        """A step for each turn of the loop (rule 2)."""
         if not self._is_stopped and next(steps, _ENDED) is not _ENDED:
-            self._loop.call_soon(self._snapshot_next, steps)
+            self._loop.call_soon(self._go_on, steps)
 
     # ------------------------------------------------------------ peers
     def _check_isrs(self) -> None:

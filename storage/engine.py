@@ -148,8 +148,12 @@ class Engine(Protocol):
         """Close, and give up all data of this partition; removing the partition's directory is the caller's."""
         ...
 
-    def close_idle(self) -> None:
-        """Let go of descriptors that were not needed since the last call; the next use opens files again."""
+    def enter_service(self) -> None:
+        """From now on files that are not in use may be closed between two calls; the next use opens them again."""
+        ...
+
+    def leave_service(self) -> None:
+        """No longer, and nobody else knows of this object any more."""
         ...
 
     def update_config(self, config: LogConfig) -> None:
@@ -160,12 +164,13 @@ class Engine(Protocol):
     """Before it a compaction may have left gaps between segments; set before `open`."""
 
     later: Later
-    """Makes the changes of files that follow from appends and from `trim` and `close_idle`: at once, unless it is set."""
+    """Makes the changes of files that follow from appends, from `trim`, and that come before a file is closed: at once,
+    unless it is set."""
 
     # ---- append ------------------------------------------------------------------------------------------
 
     def be_ready_to_append(self) -> None:
-        """Raise WouldBlock where an append would first have to open files that `close_idle` let go of."""
+        """Raise WouldBlock where an append would first have to open files that were closed (`enter_service`)."""
         ...
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> Reservation:

@@ -43,6 +43,7 @@ from storage.engine import Engine, EngineFactory
 from storage.future_logs import FUTURE, begin_copy, copy_of, finish_moves, take_place
 from storage.log import Log
 from storage.log_config import LogConfig
+from storage.open_files import UNLIMITED, OpenFiles
 from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.partition_directory import DELETED, STRAY, aside_name, make, partition_of
 from storage.segments.segment_engine import SegmentEngine
@@ -115,6 +116,7 @@ class LogManager:
         engine_factory: EngineFactory | None = None,
         locks: Sequence[Lock] = (),
     ) -> None:
+        most_open_files: int = UNLIMITED,
         """Look at nothing yet: `load` does.
 
         Args:
@@ -125,12 +127,15 @@ class LogManager:
             engine_factory: None for the segments engine.
             locks: of the directories, to be let go at the shutdown.
         """
+            most_open_files: what logs may have open, all together.
         self._disk = disk
         self._config = config
         self._random_bytes = random_bytes
         self.engine_factory = engine_factory or self._segments
         self._locks = locks
         self.logs: dict[TopicPartition, Log] = {}
+        self.open_files = OpenFiles(disk, most_open_files)
+        """Of all logs."""
         self.directories: dict[str, LogDirectory] = {path: LogDirectory(path, id_) for path, id_ in directories.items()}
         """Those in service, by path."""
         self.offline: dict[str, StorageError] = {}
@@ -148,7 +153,7 @@ class LogManager:
         self._preferred: dict[TopicPartition, str] = {}
 
     def _segments(self, directory: str, config: LogConfig) -> Engine:
-        return SegmentEngine(self._disk, directory, config, self._jitter)
+        return SegmentEngine(self._disk, directory, config, self._jitter, self.open_files)
 
     def _jitter(self, limit_ms: int) -> int:
         return int.from_bytes(self._random_bytes(8), "big") % (limit_ms + 1)
@@ -485,12 +490,6 @@ class LogManager:
     def usage(self, directory: str, logs: Iterable[str]) -> Usage:
         """A look, to be run by a thread, at how much a log directory holds, and these of its logs by path."""
         return Usage(self._disk, directory, logs)
-
-    def close_idle(self) -> None:
-        """Let go of descriptors that were not used since the last call."""
-        for log in self.logs.values():
-            if log.is_open:
-                log.open().close_idle()
 
     def expire_producers(self, wall_ms: int) -> None:
         """Forget producers that have been idle for too long."""

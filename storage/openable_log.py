@@ -226,6 +226,7 @@ class OpenableLog:
         self._engine = engine
         engine.later = self._snapshots.later = self.change
         self._is_clean = True
+        engine.enter_service()
         self.is_spotless = False
         self.high_watermark = self._high_watermark
         if self._epoch_to_assign != UNDEFINED:
@@ -309,6 +310,7 @@ class OpenableLog:
     def _let_go(self) -> None:
         if self._engine is not None:
             self._engine.later = self._snapshots.later = at_once  # else the log and its parts would keep each other
+            self._engine.leave_service()
             self._engine = None
         self._is_cut()
         self._elsewhere = None

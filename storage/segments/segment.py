@@ -13,7 +13,9 @@ RULES    1. Bytes before `size` are published and never change; those between `s
          5. Indexes that turn out not to fit are built anew on the spot.
          6. Files are made, indexes written out and names changed through a `Later` (storage/changes.py); what was not
             made yet is in memory, and nobody reads it from the disk.
-         7. What would wait for the disk is looked up by a thread in a copy; the answer is kept for who asks again, and
+         7. While it is in service its owner is told of files that were opened and closed, and may close them between two
+            uses (storage/open_files.py).
+         8. What would wait for the disk is looked up by a thread in a copy; the answer is kept for who asks again, and
             the files that the copy has opened are taken over.
 NOT HERE Which segment to ask, when to roll, what to flush (segment_engine.py); names (layout.py).
 """
@@ -27,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from struct import Struct
+from typing import Protocol
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, BatchHeader, crc_is_valid, parse_header
@@ -34,6 +37,7 @@ from storage.blocking import WouldBlock
 from storage.changes import Later, at_once
 from storage.disk import Disk, File, StorageError
 from storage.engine import BatchInfo, Buffer, Visit
+from storage.open_files import IDLE, USED
 from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 from storage.segments.layout import DELETED, INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from storage.segments.lookups import Lookups, Opened, Place
@@ -59,6 +63,16 @@ class _NotAtHand(Exception):
     """A header would have to be read from the disk."""
 
 
+class Owner(Protocol):
+    """Whose segment it is."""
+
+    def has_opened(self, segment: Segment) -> None:
+        """A segment has files open."""
+
+    def has_closed(self, segment: Segment) -> None:
+        """It has none any more."""
+
+
 class Segment:
     """A log file and its indexes."""
 
@@ -66,7 +80,8 @@ class Segment:
         "_copied_size", "_disk", "_ending", "_file", "_first_timestamp", "_is_made", "_lookups", "_max_timestamp",
         "_offset_index",
         "_recent_ends", "_recent_positions", "_recent_start", "_time_index", "_transactions", "_unindexed",
-        "base_offset", "created_ms", "directory", "end_offset", "interval", "is_gone", "is_loaded", "reserved", "size",
+        "base_offset", "created_ms", "directory", "end_offset", "interval", "is_gone", "is_loaded", "owner", "reserved",
+        "size", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +99,9 @@ class Segment:
         self._copied_size = _NO_COPY
         self.is_gone = False  # deleted: a thread that still looks for it finds nothing, and that is all right
         self._is_made = True  # whether its files are there
+        self.owner: Owner | None = None
+        """None while it is not in service, or a copy."""
+        self.usage = IDLE
         self._lookups: Lookups | None = None
         self._file: File | None = None
         self._offset_index: OffsetIndex | None = None
@@ -111,8 +129,20 @@ class Segment:
         file = self._file
         if file is None:
             is_own = self._copied_size == _NO_COPY  # a copy may come too late: the segment may be deleted
-            file = self._file = self._disk.open(self.path(LOG), write=True, create=is_own)
+            file = self._disk.open(self.path(LOG), write=True, create=is_own)
+            self._keep(file)
+        self.usage = USED
         return file
+
+    def _keep(self, file: File) -> None:
+        self._file = file
+        if self.owner is not None:
+            self.owner.has_opened(self)
+
+    def _close_file(self) -> None:
+        self._file = None
+        if self.owner is not None:
+            self.owner.has_closed(self)
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -154,13 +184,19 @@ class Segment:
             if file.size():
                 file.truncate(0)
         if not self.is_gone:
-            self._file = file
+            self._keep(file)
         self._is_made = True
 
     @property
     def open_file(self) -> File | None:
         """The log file, if it is open."""
+        self.usage = USED
         return self._file
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the log file is open."""
+        return self._file is not None
 
     def load(self) -> None:
         """Learn what an append has to know: end offset, greatest timestamp, bytes since the last entry."""
@@ -345,7 +381,8 @@ class Segment:
         return twin
 
     def detach(self) -> None:
-        """Become a copy: share with the original only what neither changes (rule 7)."""
+        """Become a copy: share with the original only what neither changes (rule 8)."""
+        self.owner = None
         self._copied_size = self.size if self._offset_index is None else _COPY_OF_OPEN
         self._lookups = None
         self._recent_ends, self._recent_positions = self._recent_ends[:], self._recent_positions[:]
@@ -363,7 +400,8 @@ class Segment:
         if self.is_gone:
             return
         file, indexes, transactions, copied_size, size = opened
-        self._file = self._file or file
+        if self._file is None and file is not None:
+            self._keep(file)
         self._transactions = self._transactions or transactions
         if indexes is None:
             return
@@ -547,7 +585,7 @@ class Segment:
             if index is not None:
                 index.write_out()
                 index.unmap()
-        self._file = None
+        self._close_file()
         if forget:
             self._forget()
 
@@ -559,7 +597,7 @@ class Segment:
     def drop(self) -> None:
         """Let go of everything and write nothing more."""
         self.is_gone = True
-        self._file = None
+        self._close_file()
         self._forget()
 
     def doom(self, doomed: list[str], later: Later = at_once) -> None:

@@ -14,6 +14,8 @@ RULES    1. A segment is rolled before an append that would make it larger than 
             not before the recovery point (all was durable) and before `compacted_end`; nor where the topic is compacted
             and the segment before lacks offsets inside: what loses its end was just appended to, and lacks none.
             Our own compactions leave no such gap, at least a header ends every segment (compaction/cleaning.py).
+         6. In service, files that are not in use at the moment may be closed between any two calls (storage/open_files.py).
+            Of what is not appended to any more everything is forgotten with them.
 NOT HERE What a sync covers (durability.py); one segment's files (segment.py); what may be appended (validation.py);
          when to flush or delete (log.py).
 """
@@ -43,6 +45,7 @@ from storage.engine import (
     Visit,
 )
 from storage.log_config import LogConfig
+from storage.open_files import OpenFiles
 from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP, CorruptTransactionIndex
 from storage.segments.layout import LOG, settle
@@ -82,7 +85,15 @@ def no_jitter(limit_ms: int) -> int:  # noqa: ARG001
 class SegmentEngine:
     """The segments of one partition; there is always one, except in an object that was not opened."""
 
-    def __init__(self, disk: Disk, directory: str, config: LogConfig, jitter: Callable[[int], int] = no_jitter) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        jitter: Callable[[int], int] = no_jitter,
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        """`open_files`: who closes what is not in use; None: nobody."""
         self._disk = disk
         self._directory = directory
         self._jitter = jitter
@@ -92,7 +103,8 @@ class SegmentEngine:
         self._outstanding: deque[SegmentReservation] = deque()
         self._end_offset = UNKNOWN  # until the active segment is loaded
         self._durability = Durability(disk)  # its end is not known either after a clean close: all of the log
-        self._idle_since = UNKNOWN
+        self._open_files = open_files
+        self._is_in_service = False
         self._durable_end = 0  # before it nothing can have been lost
         self.later: Later = at_once
         self.compacted_end = 0
@@ -204,15 +216,39 @@ class SegmentEngine:
             segment.interval = config.index_interval_bytes
         self._set_roll_ms()
 
-    def close_idle(self) -> None:
-        """Let go of descriptors: of the active segment's when nothing was appended since the last call."""
-        for segment in self._segments[:-1]:
-            if segment.size == segment.reserved:
-                segment.put_away(self.later, forget=True)
-        active = self._active
-        if self._end_offset == self._idle_since and not self._outstanding:
-            active.put_away(self.later, forget=False)
-        self._idle_since = self._end_offset
+    def enter_service(self) -> None:
+        """Let files be closed when they are not in use (rule 6)."""
+        self._is_in_service = True
+        for segment in self._segments:
+            self._watch(segment)
+
+    def leave_service(self) -> None:
+        """Keep to oneself from now on."""
+        self._is_in_service = False
+        for segment in self._segments:
+            segment.owner = None
+            self.has_closed(segment)
+
+    def has_opened(self, segment: Segment) -> None:
+        """A segment has files open."""
+        if self._open_files is not None:
+            self._open_files.hold(segment, self.put_away)
+
+    def has_closed(self, segment: Segment) -> None:
+        """It has none any more."""
+        if self._open_files is not None:
+            self._open_files.forget(segment)
+
+    def put_away(self, segment: Segment) -> bool:
+        """Close a segment's files; False when that has to wait for what is being written."""
+        if segment.size == segment.reserved:
+            segment.put_away(self.later, forget=segment is not self._active)
+        return not segment.is_open
+
+    def _watch(self, segment: Segment) -> None:
+        segment.owner = self
+        if segment.is_open:
+            self.has_opened(segment)
 
     # ---- append ------------------------------------------------------------------------------------------
 
@@ -370,6 +406,7 @@ class SegmentEngine:
 
     def detach(self) -> None:
         """Become a copy: share nothing with the original that either changes."""
+        self._is_in_service = False
         self._segments = [segment.copy() for segment in self._segments]
         self._bases = self._bases[:]
         self._with_aborted = self._with_aborted.copy()
@@ -469,6 +506,8 @@ class SegmentEngine:
             segment.drop()
         self._segments[slot : slot + len(old)] = [new]
         self._bases[slot : slot + len(old)] = [new.base_offset]
+        if self._is_in_service:
+            self._watch(new)
         if has_aborted:
             self._with_aborted.add(new.base_offset)
         self.later(change)
@@ -540,6 +579,8 @@ class SegmentEngine:
     def _add(self, segment: Segment) -> None:
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
+        if self._is_in_service:
+            self._watch(segment)
 
     def _create(self, base_offset: int, wall_ms: int) -> Segment:
         segment = Segment(self._disk, self._directory, base_offset, 0, self._config.index_interval_bytes)

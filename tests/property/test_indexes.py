@@ -15,7 +15,7 @@ from storage.disk import Disk
 from storage.log_config import LogConfig
 from storage.segments.indexes import OffsetIndex, TimeIndex
 from storage.segments.segment_engine import SegmentEngine
-from tests.support.segments import NOW_MS, append, batch, read
+from tests.support.segments import NOW_MS, append, batch, let_go, read
 
 GAPS = st.integers(1, 50)
 
@@ -151,8 +151,7 @@ class EngineAgainstList(RuleBasedStateMachine):
     @rule()
     def let_go(self) -> None:
         """Forget files and what is remembered."""
-        self.engine.close_idle()
-        self.engine.close_idle()
+        let_go(self.engine)
 
     @rule(clean=st.booleans(), share=st.floats(0, 1))
     def stop(self, clean: bool, share: float) -> None:

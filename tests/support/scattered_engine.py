@@ -227,8 +227,11 @@ class ScatteredEngine:
         """Say that nothing of this partition counts."""
         self._store.add(RESET, self._name, 0)
 
-    def close_idle(self) -> None:
+    def enter_service(self) -> None:
         """Keep the one file open."""
+
+    def leave_service(self) -> None:
+        """Likewise."""
 
     def update_config(self, config: LogConfig) -> None:
         """Obey these settings."""

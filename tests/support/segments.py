@@ -11,7 +11,7 @@ from pathlib import Path
 
 from protocol.records import BatchBuilder, headers
 from storage.disk import Disk
-from storage.engine import BatchInfo, Reservation
+from storage.engine import BatchInfo, Engine, Reservation
 from storage.log_config import LogConfig
 from storage.segments.segment_engine import SegmentEngine
 
@@ -51,6 +51,13 @@ def append(engine: SegmentEngine, data: bytes, *, wall_ms: int = NOW_MS) -> Rese
     engine.write(reservation, data)
     engine.publish(reservation)
     return reservation
+
+
+def let_go(engine: Engine) -> None:
+    """Close all files that can be closed at this moment (storage/open_files.py)."""
+    assert isinstance(engine, SegmentEngine)
+    for segment in list(engine._segments):
+        engine.put_away(segment)
 
 
 def opened(directory: Path | str, config: LogConfig | None = None, *, disk: Disk | None = None) -> SegmentEngine:

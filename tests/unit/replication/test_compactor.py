@@ -18,6 +18,7 @@ from storage.disk import Disk
 from storage.segments.layout import CLEANED, SWAP
 from tests.support.compaction import InlineCleaner
 from tests.support.replica_world import HeldWorker, World, fetched, produced
+from tests.support.segments import let_go
 
 COMPACT = {"cleanup_policy": "compact", "internal_segment_bytes": 600, "min_cleanable_dirty_ratio": 0.3}
 
@@ -232,12 +233,12 @@ def test_reads_go_on_while_the_names_are_changed(tmp_path: Path) -> None:
     held.look()
     assert [name for name in os.listdir(log.path) if name.endswith(CLEANED)]
     expected = offsets(world)
-    log.open().close_idle()
+    let_go(log.open())
     assert offsets(world) == expected
     while changes:
         changes.pop(0)()
     assert not [name for name in os.listdir(log.path) if name.endswith((CLEANED, SWAP))]
-    log.open().close_idle()
+    let_go(log.open())
     assert offsets(world) == expected
 
 

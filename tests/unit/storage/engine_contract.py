@@ -490,19 +490,6 @@ class EngineContract:
         assert again.flushed_end_offset == 5
         assert all_of(again) == b"".join(batch(number, 1, size=400) for number in range(5))
 
-    def test_idle_descriptors_are_let_go(self, make: Callable[..., Engine]) -> None:
-        """And opened again when they are needed; other bytes do not come."""
-        disk = FaultyDisk()
-        engine = make(disk=disk)
-        append(engine, first := batch(0, 1, size=400))
-        for _ in range(3):
-            engine.close_idle()
-        assert all_of(engine) == first
-        engine.close_idle()
-        append(engine, second := batch(1, 1, size=400))
-        engine.close_idle()
-        assert all_of(engine) == first + second
-
     # ---- end ---------------------------------------------------------------------------------------------
 
     def test_what_was_deleted_does_not_come_back(self, make: Callable[..., Engine], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from storage.log import Isolation, Origin
 from storage.log_config import LogConfig
 from tests.support.cold_disk import ColdDisk
 from tests.support.logs import EVERYTHING, NOW_MS, Idempotent, append, fill, log_at, marker, produced, refused
+from tests.support.segments import let_go
 
 CONFIG = LogConfig(segment_bytes=60_000, index_interval_bytes=100)
 """Segments of some 160 batches, with an entry for each."""
@@ -102,8 +103,7 @@ def test_an_append_waits_for_files_that_were_let_go_of(tmp_path):
     prepared, asked = disk.ask(lambda: log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS, may_block=False))
     assert asked == 1
     log.commit(prepared, NOW_MS) if log.write(prepared) is None else None
-    for _ in range(2):
-        log.open().close_idle()
+    let_go(log.open())
     disk.chill()
     _, asked = disk.ask(lambda: log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS, may_block=False))
     assert asked == 1
@@ -167,7 +167,7 @@ def test_what_was_cut_off_meanwhile_is_not_told(tmp_path):
     log = filled(tmp_path, disk)
     log.open()
     log.read(450, 1000, Isolation.LOG_END)
-    log.open().close_idle()
+    let_go(log.open())
     blocked = blocked_by(lambda: regions(log, 420))
     time = blocked_by(lambda: log.offset_for_timestamp(NOW_MS + 420, may_block=False))
     for work in (blocked, time):

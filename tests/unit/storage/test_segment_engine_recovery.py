@@ -11,6 +11,7 @@ from protocol.records import BatchHeader
 from storage.disk import Disk, File, StorageError
 from storage.engine import AbortedTransaction, Buffer
 from storage.log_config import LogConfig
+from storage.open_files import OpenFiles
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, append, batch, bytes_of, contents, filled, opened, read
@@ -81,18 +82,24 @@ def test_closing_cuts_off_what_was_never_published(tmp_path: Path) -> None:
 
 
 def test_idle_partitions_hold_no_descriptor(tmp_path: Path) -> None:
-    """close_idle lets go of what was not used since the last call; all works on."""
+    """In service, what was not used since the last look is closed; all works on."""
     disk = Disk()
-    engine = filled(tmp_path, 25, config=SMALL, disk=disk)
+    open_files = OpenFiles(disk)
+    filled(tmp_path, 25, config=SMALL).close()
+    engine = SegmentEngine(disk, str(tmp_path), SMALL, open_files=open_files)
+    engine.open(None)
+    engine.enter_service()
     for offset in range(25):
         read(engine, offset)
-    assert disk.open_files == 3
-    engine.close_idle()
+    assert (disk.open_files, len(open_files)) == (3, 3)
+    list(open_files.close_idle())
+    assert read(engine, 3, 1000) == batch(3, timestamp_ms=NOW_MS + 3, size=1000)
+    list(open_files.close_idle())
     assert disk.open_files == 1
-    engine.close_idle()
-    assert disk.open_files == 0
+    list(open_files.close_idle())
+    assert (disk.open_files, len(open_files)) == (0, 0)
     append(engine, batch(25, size=1000))
-    engine.close_idle()
+    list(open_files.close_idle())
     assert disk.open_files == 1
     assert read(engine, 25) == batch(25, size=1000)
     assert read(engine, 3, 1000) == batch(3, timestamp_ms=NOW_MS + 3, size=1000)

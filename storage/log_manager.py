@@ -115,8 +115,8 @@ class LogManager:
         random_bytes: Callable[[int], bytes],
         engine_factory: EngineFactory | None = None,
         locks: Sequence[Lock] = (),
-    ) -> None:
         most_open_files: int = UNLIMITED,
+    ) -> None:
         """Look at nothing yet: `load` does.
 
         Args:
@@ -126,16 +126,16 @@ class LogManager:
             random_bytes: dice.
             engine_factory: None for the segments engine.
             locks: of the directories, to be let go at the shutdown.
-        """
             most_open_files: what logs may have open, all together.
+        """
         self._disk = disk
         self._config = config
         self._random_bytes = random_bytes
         self.engine_factory = engine_factory or self._segments
         self._locks = locks
-        self.logs: dict[TopicPartition, Log] = {}
         self.open_files = OpenFiles(disk, most_open_files)
         """Of all logs."""
+        self.logs: dict[TopicPartition, Log] = {}
         self.directories: dict[str, LogDirectory] = {path: LogDirectory(path, id_) for path, id_ in directories.items()}
         """Those in service, by path."""
         self.offline: dict[str, StorageError] = {}

@@ -35,11 +35,11 @@ from broker.handlers.router import Router
 from broker.security.authorizer import Authorizer
 from broker.timer import SystemClock
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
-from replication.controller.brokers import SUPPORTED_FEATURES
 from replication.controller.controller import Controller
 from replication.deadlines import Deadlines
 from replication.image import MetadataImage
 from replication.purgatory import Purgatory
+from replication.record_versions import SUPPORTED_FEATURES
 from replication.replica_manager import ReplicaManager
 
 _SERVED_FEATURES = {name: SUPPORTED_FEATURES[name] for name in ("metadata.version", "kraft.version")}

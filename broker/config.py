@@ -114,6 +114,12 @@ class BrokerConfig:
         return value
 
     @cached_property
+    def metadata_log_dir(self) -> str:
+        """The directory of the metadata log."""
+        value = self.value("metadata.log.dir")
+        return value if isinstance(value, str) else self.log_dirs[0]
+
+    @cached_property
     def listeners(self) -> list[Endpoint]:
         """The addresses that clients may connect to: those of `listeners` that are not the controller's."""
         return [endpoint for endpoint in self._all_listeners if endpoint.name not in self.controller_listener_names]

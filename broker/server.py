@@ -57,6 +57,7 @@ from replication.image import Changes, MetadataImage
 from replication.image import Endpoint as RegisteredEndpoint
 from replication.metadata_log import open_metadata_log
 from replication.metadata_records import UnreadableMetadata
+from replication.metadata_replay import Replayed, read_metadata
 from replication.metadata_snapshots import MetadataSnapshots
 from replication.moves import Moves
 from replication.purgatory import Purgatory
@@ -175,8 +176,8 @@ class Server:
             self._controller_dispatcher = Dispatcher(self._watchdog)
             self._bind(self._config.listeners, self._dispatcher, self.listeners)
             self._bind(self._config.controller_listeners, self._controller_dispatcher, self.controller_listeners)
-            identity = self._take_directories()
-            self._build(identity)
+            identity, found = self._take_directories()
+            self._build(identity, found)
             self._lead(identity)
         except (UnusableDirectory, UnreadableMetadata, StorageError) as error:
             raise StartError(str(error)) from None
@@ -197,25 +198,31 @@ class Server:
                 ) from None
             listeners.append(listener)
 
-    def _take_directories(self) -> Identity:
+    def _take_directories(self) -> tuple[Identity, Replayed | None]:
+        """Whose they are, and the metadata found in them: what is not understood is refused before anything changes."""
         config, disk = self._config, self._disk
         directories = [os.path.abspath(path) for path in config.log_dirs]
-        identity = identify(disk, directories, node_id=config.node_id)
-        for path in directories:
+        metadata = os.path.abspath(config.metadata_log_dir)
+        identity = identify(disk, directories, node_id=config.node_id, metadata_directory=metadata)
+        found = None if identity is None else read_metadata(disk, identity)
+        everywhere = list(dict.fromkeys((*directories, metadata)))
+        for path in everywhere:
             disk.make_dirs(path)
-        self._locks = lock_directories(disk, directories)
-        return format_directories(
+        self._locks = lock_directories(disk, everywhere)
+        identity = format_directories(
             disk,
             directories,
             node_id=config.node_id,
             identity=identity,
+            metadata_directory=metadata,
             cluster_id=None,
             controller=self._controller_address(),
             random_bytes=secrets.token_bytes,
             wall_ms=self._clock.wall_ms(),
         )
+        return identity, found
 
-    def _build(self, identity: Identity) -> None:
+    def _build(self, identity: Identity, found: Replayed | None) -> None:
         config = self._config
         self._log_manager = LogManager(
             self._disk,
@@ -228,7 +235,7 @@ class Server:
         for _ in self._log_manager.recover():
             pass
         self._metadata_log = open_metadata_log(
-            self._disk, self._log_manager.engine_factory, identity, self._worker, config.metadata_log_config()
+            self._disk, self._log_manager.engine_factory, identity, self._worker, config.metadata_log_config(), found
         )
         self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
         sessions = Sessions(self._deadlines, config.number("broker.session.timeout.ms"))

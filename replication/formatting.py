@@ -7,11 +7,13 @@ FORMAT   meta.properties       in every log directory; Java properties: version=
                                in the metadata directory; a snapshot without data, for its control records:
                                KRaftVersion 1 and Voters, this node alone
          __cluster_metadata-0/quorum-state
-                               in the metadata directory; one line of JSON: the newest leader epoch and its leader
+                               in the metadata directory; one line of JSON: the newest leader epoch and its leader,
+                               in a static quorum also the voters
 RULES    1. meta.properties is written last: a directory is formatted when it has one, so a formatting that was cut
             short is done again.
          2. What looks like data but has no meta.properties is never formatted; a sentence says so.
-         3. All directories of a node agree on cluster and node; directory ids differ.
+         3. All directories of a node agree on cluster and node; directory ids differ. One that has none yet, as
+            before Kafka 3.7, is given one.
 NOT HERE The lock file (`storage/log_manager.py`), the metadata log (`metadata_log.py`).
 """
 
@@ -19,12 +21,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from protocol.messages import stored
 from protocol.primitives import ZERO_UUID, uuid_from_text, uuid_text
 from protocol.records import ControlType
 from replication.metadata_records import ZERO_SNAPSHOT, Versioned, snapshot
+from replication.record_versions import METADATA_VERSION
 from storage.disk import Disk
 
 META_PROPERTIES = "meta.properties"
@@ -32,10 +35,10 @@ BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 METADATA_DIRECTORY = "__cluster_metadata-0"
 QUORUM_STATE = "quorum-state"
 
-METADATA_VERSION = 30
+METADATA_VERSION_LEVEL = 30
 """4.3-IV0."""
 FINALIZED_FEATURES: tuple[tuple[str, int], ...] = (
-    ("metadata.version", METADATA_VERSION),
+    (METADATA_VERSION, METADATA_VERSION_LEVEL),
     ("eligible.leader.replicas.version", 1),
     ("group.version", 1),
     ("share.version", 1),
@@ -58,6 +61,7 @@ class MetaProperties(NamedTuple):
     cluster_id: str
     node_id: int
     directory_id: bytes
+    """Zero where there is none yet."""
 
 
 class Identity(NamedTuple):
@@ -68,7 +72,7 @@ class Identity(NamedTuple):
     directory_ids: dict[str, bytes]
     """Directory id by log directory."""
     metadata_directory: str
-    """The log directory that the metadata log is in."""
+    """The directory that the metadata log is in: the first log directory, or one of its own."""
 
 
 class ControllerEndpoint(NamedTuple):
@@ -93,16 +97,21 @@ def new_uuid(random_bytes: Callable[[int], bytes]) -> bytes:
 # ---- knowing directories ---------------------------------------------------------------------------------
 
 
-def identify(disk: Disk, directories: Sequence[str], *, node_id: int) -> Identity | None:
+def identify(
+    disk: Disk, directories: Sequence[str], *, node_id: int, metadata_directory: str | None = None
+) -> Identity | None:
     """Who the log directories belong to; None when none of them is formatted.
 
-    Directories that are still empty may stand beside formatted ones: they are left out of `directory_ids`.
+    Directories that are still empty may stand beside formatted ones: they are left out of `directory_ids`. The metadata
+    log is in the first, unless it has a directory of its own.
 
     Raises:
         UnusableDirectory: they contradict each other or `node_id`, or hold what must not be touched.
     """
-    known = {path: found for path in directories if (found := read_meta_properties(disk, path)) is not None}
-    for path in directories:
+    metadata = metadata_directory or directories[0]
+    everywhere = dict.fromkeys((*directories, metadata))
+    known = {path: found for path in everywhere if (found := read_meta_properties(disk, path)) is not None}
+    for path in everywhere:
         if path not in known:
             _refuse_unknown_data(disk, path)
     if not known:
@@ -122,14 +131,13 @@ def identify(disk: Disk, directories: Sequence[str], *, node_id: int) -> Identit
     by_id: dict[bytes, str] = {}
     for path, found in known.items():
         other = by_id.setdefault(found.directory_id, path)
-        if other != path:
+        if other != path and found.directory_id != ZERO_UUID:
             raise UnusableDirectory(
                 f"{other} and {path} have the same directory.id {uuid_text(found.directory_id)}: "
                 "one is a copy of the other."
             )
-    return Identity(
-        first.cluster_id, node_id, {path: meta.directory_id for path, meta in known.items()}, directories[0]
-    )
+    ids = {path: known[path].directory_id for path in directories if path in known}
+    return Identity(first.cluster_id, node_id, ids, metadata)
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
@@ -145,13 +153,14 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
     version = values.get("version")
     if version == "0":
         raise UnusableDirectory(f"{path} was written by a broker that used ZooKeeper: migrate it with Kafka 3.9 first.")
-    missing = [name for name in ("version", "cluster.id", "node.id", "directory.id") if not values.get(name)]
+    missing = [name for name in ("version", "cluster.id", "node.id") if not values.get(name)]
     if missing:
         raise UnusableDirectory(f"{path} is not whole: it lacks {', '.join(missing)}. Restore the file.")
     if version != "1":
         raise UnusableDirectory(f"{path} has version {version}; this broker knows version 1.")
     try:
-        return MetaProperties(values["cluster.id"], int(values["node.id"]), uuid_from_text(values["directory.id"]))
+        directory_id = uuid_from_text(values.get("directory.id") or uuid_text(ZERO_UUID))
+        return MetaProperties(values["cluster.id"], int(values["node.id"]), directory_id)
     except ValueError:
         raise UnusableDirectory(
             f"{path} is not whole: its node.id or directory.id is none. Restore the file."
@@ -201,33 +210,37 @@ def format_directories(
     *,
     node_id: int,
     identity: Identity | None,
+    metadata_directory: str | None = None,
     cluster_id: str | None,
     controller: ControllerEndpoint,
     random_bytes: Callable[[int], bytes],
     wall_ms: int,
 ) -> Identity:
-    """Format what is not formatted yet; the first directory gets the metadata log.
+    """Format what is not formatted yet.
 
     `identity` is what `identify` found, `cluster_id` the id for a new cluster (None: a random one).
 
     Raises:
         UnusableDirectory: the metadata log would lie in a new directory although an old one has it.
     """
-    metadata_directory = directories[0]
-    if identity is not None and metadata_directory not in identity.directory_ids:
+    metadata = metadata_directory or directories[0]
+    if identity is not None and read_meta_properties(disk, metadata) is None:
         raise UnusableDirectory(
-            f"The metadata log belongs into the first log directory, but {metadata_directory} is new and "
-            f"{', '.join(identity.directory_ids)} is not: name the old one first."
+            f"The metadata log belongs into {metadata}, which is new, and {', '.join(identity.directory_ids)} is not: "
+            "name the old one first, or as metadata.log.dir."
         )
     cluster = identity.cluster_id if identity is not None else cluster_id or uuid_text(new_uuid(random_bytes))
     ids: dict[str, bytes] = {}
-    for path in directories:
-        known = None if identity is None else identity.directory_ids.get(path)
-        ids[path] = new_uuid(random_bytes) if known is None else known
-        if known is None:
-            voter = _voter(node_id, ids[path], controller) if path == metadata_directory else None
-            _format(disk, path, MetaProperties(cluster, node_id, ids[path]), voter, wall_ms)
-    return Identity(cluster, node_id, ids, metadata_directory)
+    for path in dict.fromkeys((*directories, metadata)):
+        found = read_meta_properties(disk, path)
+        has_id = found is not None and found.directory_id != ZERO_UUID
+        ids[path] = found.directory_id if found is not None and has_id else new_uuid(random_bytes)
+        meta = MetaProperties(cluster, node_id, ids[path])
+        if found is None:
+            _format(disk, path, meta, _voter(node_id, ids[path], controller) if path == metadata else None, wall_ms)
+        elif not has_id:
+            disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
+    return Identity(cluster, node_id, {path: ids[path] for path in directories}, metadata)
 
 
 def _format(disk: Disk, path: str, meta: MetaProperties, voter: stored.VotersVoter | None, wall_ms: int) -> None:
@@ -312,10 +325,12 @@ def read_quorum_state(disk: Disk, metadata_path: str) -> QuorumState | None:
         raise UnusableDirectory(f"{path} is not whole. Remove it: the leader epoch is found in the log too.") from None
 
 
-def write_quorum_state(disk: Disk, metadata_path: str, state: QuorumState) -> None:
-    """Make a leader epoch durable, before anything is written under it."""
-    line = (
-        f'{{"leaderId":{state.leader_id},"leaderEpoch":{state.leader_epoch},"votedId":-1,'
-        f'"votedDirectoryId":"{uuid_text(ZERO_UUID)}","data_version":1}}'
-    )
-    disk.replace_atomically(f"{metadata_path}/{QUORUM_STATE}", line.encode())
+def write_quorum_state(disk: Disk, metadata_path: str, state: QuorumState, *, is_static: bool = False) -> None:
+    """Make a leader epoch durable, before anything is written under it; in a static quorum (kraft.version 0) in its form."""
+    known: dict[str, Any] = {"leaderId": state.leader_id, "leaderEpoch": state.leader_epoch, "votedId": -1}
+    if is_static:
+        voters = [{"voterId": state.leader_id}]
+        known = {"clusterId": "", **known, "appliedOffset": 0, "currentVoters": voters, "data_version": 0}
+    else:
+        known = {**known, "votedDirectoryId": uuid_text(ZERO_UUID), "data_version": 1}
+    disk.replace_atomically(f"{metadata_path}/{QUORUM_STATE}", json.dumps(known, separators=(",", ":")).encode())

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, Self
 
 from protocol.messages import stored
 from protocol.schema import Message
+from replication.kept_records import Key, key_of
+from replication.record_versions import METADATA_VERSION
 
-METADATA_VERSION = "metadata.version"
 ELIGIBLE_LEADERS = "eligible.leader.replicas.version"
 UNASSIGNED_DIRECTORY = (1).to_bytes(16, "big")
 """The id that stands for a directory which its broker has not named yet."""
@@ -57,7 +58,7 @@ class PartitionState(NamedTuple):
         replicas = self.replicas if record.replicas is None else tuple(record.replicas)
         if record.directories is not None:
             directories = tuple(record.directories)
-        elif record.replicas is None:
+        elif record.replicas is None or not self.directories:
             directories = self.directories
         else:
             known = dict(zip(self.replicas, self.directories, strict=False))
@@ -200,6 +201,7 @@ class MetadataImage:
         "controllers",
         "epoch",
         "features",
+        "kept",
         "leader_id",
         "next_producer_id",
         "offset",
@@ -223,6 +225,8 @@ class MetadataImage:
     features: dict[str, int]
     """Finalized features; `metadata.version` is one of them."""
     next_producer_id: int
+    kept: dict[Key, Message]
+    """What is kept for others (`kept_records.py`)."""
 
     def __init__(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id
@@ -236,6 +240,7 @@ class MetadataImage:
         self.configs = {}
         self.features = {}
         self.next_producer_id = 0
+        self.kept = {}
 
     def __repr__(self) -> str:
         return (
@@ -446,6 +451,17 @@ class _Draft:
     def producer_ids(self, record: stored.ProducerIdsRecord) -> None:
         self.image.next_producer_id = record.next_producer_id
 
+    def keep(self, record: Message) -> None:
+        self._own("kept")
+        self.image.kept[key_of(record)] = record
+
+    def forget(self, record: Message) -> None:
+        self._own("kept")
+        self.image.kept.pop(key_of(record), None)
+
+    def quota(self, record: stored.ClientQuotaRecord) -> None:
+        (self.forget if record.remove else self.keep)(record)
+
     # -- brokers and controllers
 
     def register_broker(self, record: stored.RegisterBrokerRecord) -> None:
@@ -482,6 +498,16 @@ class _Draft:
         )
         self.changes.brokers.add(record.broker_id)
 
+    def fence_broker(self, record: stored.FenceBrokerRecord) -> None:
+        self._own("brokers")
+        self.image.brokers[record.id] = self._registered(record.id, record.epoch)._replace(is_fenced=True)
+        self.changes.brokers.add(record.id)
+
+    def unfence_broker(self, record: stored.UnfenceBrokerRecord) -> None:
+        self._own("brokers")
+        self.image.brokers[record.id] = self._registered(record.id, record.epoch)._replace(is_fenced=False)
+        self.changes.brokers.add(record.id)
+
     def _registered(self, broker_id: int, epoch: int) -> BrokerImage:
         broker = self.image.brokers.get(broker_id)
         assert broker is not None, f"broker {broker_id} changed that is not registered"
@@ -496,6 +522,10 @@ class _Draft:
             tuple(Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points),
             {f.name: (f.min_supported_version, f.max_supported_version) for f in record.features},
         )
+
+    def unregister_controller(self, record: stored.UnregisterControllerRecord) -> None:
+        self._own("controllers")
+        self.image.controllers.pop(record.controller_id, None)
 
     def nothing(self, record: Message) -> None:
         """A record that says nothing about what an image shows."""
@@ -515,5 +545,15 @@ _HANDLERS: dict[type[Message], Callable[[_Draft, Any], None]] = {
     stored.NoOpRecord: _Draft.nothing,
     stored.ZkMigrationStateRecord: _Draft.nothing,
     stored.RegisterControllerRecord: _Draft.register_controller,
+    stored.UnregisterControllerRecord: _Draft.unregister_controller,
+    stored.FenceBrokerRecord: _Draft.fence_broker,
+    stored.UnfenceBrokerRecord: _Draft.unfence_broker,
+    stored.ClientQuotaRecord: _Draft.quota,
+    stored.AccessControlEntryRecord: _Draft.keep,
+    stored.RemoveAccessControlEntryRecord: _Draft.forget,
+    stored.UserScramCredentialRecord: _Draft.keep,
+    stored.RemoveUserScramCredentialRecord: _Draft.forget,
+    stored.DelegationTokenRecord: _Draft.keep,
+    stored.RemoveDelegationTokenRecord: _Draft.forget,
     stored.ClearElrRecord: _Draft.clear_elr,
 }

@@ -3,7 +3,8 @@
 RULES    1. Applied to an empty image of the same cluster, the records give an equal one; only who leads the log, and
             where in it the image stands, is not theirs to say.
          2. Their order is Kafka's: features, metadata.version first of all, brokers, controllers, topics with their
-            partitions, settings, producer ids. A record is written in a version that the cluster's nodes can read.
+            partitions, settings, quotas, producer ids, what else is kept for others. A record is written in a version
+            that the cluster's nodes can read.
 NOT HERE The file around them (`snapshot_files.py`).
 """
 
@@ -12,27 +13,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from protocol.messages import stored
-from replication.image import METADATA_VERSION, BrokerImage, ControllerImage, Endpoint, MetadataImage, PartitionState
+from replication.image import BrokerImage, ControllerImage, Endpoint, MetadataImage, PartitionState
+from replication.kept_records import of_kind
 from replication.metadata_records import Versioned
-
-_FIRST_WITH_ELIGIBLE_LEADERS = 23
-_FIRST_WITH_CORDONS = 30
+from replication.record_versions import (
+    METADATA_VERSION,
+    WITH_CONTROLLERS,
+    WITH_DIRECTORIES,
+    partition_version,
+    registration_version,
+)
 
 
 def image_records(image: MetadataImage) -> Iterator[Versioned]:
     """The records, made one by one: an image may stand for hundreds of thousands."""
     yield from _features(image)
-    broker_version = 4 if image.metadata_version >= _FIRST_WITH_CORDONS else 3
+    level = image.metadata_version
     for broker in image.brokers.values():
-        yield _broker(broker), broker_version
-    for controller in image.controllers.values():
-        yield _controller(controller), 0
+        yield _broker(broker, has_directories=level >= WITH_DIRECTORIES), registration_version(level)
+    if level >= WITH_CONTROLLERS:
+        for controller in image.controllers.values():
+            yield _controller(controller), 0
     yield from _topics(image)
     for (kind, name), settings in image.configs.items():
         for setting, value in settings.items():
             yield stored.ConfigRecord(resource_type=kind, resource_name=name, name=setting, value=value), 0
+    for quota in of_kind(image.kept, stored.ClientQuotaRecord):
+        yield quota, 0
     if image.next_producer_id:
         yield stored.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id), 0
+    for record in of_kind(
+        image.kept, stored.AccessControlEntryRecord, stored.UserScramCredentialRecord, stored.DelegationTokenRecord
+    ):
+        yield record, 0
 
 
 def _features(image: MetadataImage) -> Iterator[Versioned]:
@@ -41,7 +54,7 @@ def _features(image: MetadataImage) -> Iterator[Versioned]:
         yield stored.FeatureLevelRecord(name=name, feature_level=levels[name]), 0
 
 
-def _broker(broker: BrokerImage) -> stored.RegisterBrokerRecord:
+def _broker(broker: BrokerImage, *, has_directories: bool) -> stored.RegisterBrokerRecord:
     cordoned = broker.cordoned_directories
     return stored.RegisterBrokerRecord(
         broker_id=broker.broker_id,
@@ -52,7 +65,7 @@ def _broker(broker: BrokerImage) -> stored.RegisterBrokerRecord:
         rack=broker.rack,
         fenced=broker.is_fenced,
         in_controlled_shutdown=broker.is_shutting_down,
-        log_dirs=list(broker.directories),
+        log_dirs=list(broker.directories) if has_directories else [],
         cordoned_log_dirs=None if cordoned is None else list(cordoned),
     )
 
@@ -81,14 +94,14 @@ def _supported(features: dict[str, tuple[int, int]]) -> list[stored.BrokerFeatur
 
 
 def _topics(image: MetadataImage) -> Iterator[Versioned]:
-    version = 2 if image.metadata_version >= _FIRST_WITH_ELIGIBLE_LEADERS else 1
+    version = partition_version(image.metadata_version)
     for topic_id, topic in image.topics_by_id.items():
         yield stored.TopicRecord(name=topic.name, topic_id=topic_id), 0
         for index, state in topic.partitions.items():
-            yield _partition(topic_id, index, state), version
+            yield _partition(topic_id, index, state, has_directories=version > 0), version
 
 
-def _partition(topic_id: bytes, index: int, state: PartitionState) -> stored.PartitionRecord:
+def _partition(topic_id: bytes, index: int, state: PartitionState, *, has_directories: bool) -> stored.PartitionRecord:
     return stored.PartitionRecord(
         partition_id=index,
         topic_id=topic_id,
@@ -100,7 +113,7 @@ def _partition(topic_id: bytes, index: int, state: PartitionState) -> stored.Par
         leader_recovery_state=state.leader_recovery_state,
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,
-        directories=list(state.directories),
+        directories=list(state.directories) if has_directories else [],
         eligible_leader_replicas=list(state.eligible_leaders) or None,
         last_known_elr=list(state.last_known_leaders) or None,
     )

@@ -8,11 +8,10 @@ RULES    1. Every start begins a new leader epoch: quorum-state is durable befor
          3. A record is committed when a sync has covered it; the callbacks come in the order of the appends. At
             most one sync is under way: what comes meanwhile is covered by the next (group commit).
          4. A failed write or sync is final: nothing is committed after it, `on_failed` is told, the node must stop.
-         5. At the start the newest snapshot is loaded, and the log behind it is checked, cut at the first batch that is
-            not whole (whatever was committed had been synced), and replayed. A log that ends before the snapshot, for
-            it was lost, begins anew where the snapshot ends.
-         6. Records of a transaction count when its end is there; one that never ended is void.
-NOT HERE What to write (`controller/`); when a snapshot is taken (`metadata_snapshots.py`); other voters and observers.
+         5. At the start the log is cut at the first batch that is not whole (whatever was committed had been synced). A log
+            that ends before the newest snapshot, for it was lost, begins anew where the snapshot ends.
+NOT HERE What stands in it at the start (`metadata_replay.py`), what to write (`controller/`); when a snapshot is taken
+         (`metadata_snapshots.py`); other voters and observers.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from protocol.messages import stored
 from protocol.records import ControlType
 from protocol.schema import Message
 from replication.formatting import (
-    BOOTSTRAP_CHECKPOINT,
     METADATA_DIRECTORY,
     Identity,
     QuorumState,
@@ -34,17 +32,17 @@ from replication.formatting import (
     voter_records,
     write_quorum_state,
 )
-from replication.image import METADATA_VERSION, MetadataImage
+from replication.image import MetadataImage
 from replication.metadata_records import (
     MAX_BATCH_BYTES,
     MetadataBatch,
-    UnreadableMetadata,
+    SnapshotName,
     Versioned,
     control_records,
     data_batches,
     read_batches,
-    read_snapshot,
 )
+from replication.metadata_replay import Replayed, read_metadata
 from replication.snapshot_files import SnapshotFiles
 from replication.work import Worker
 from storage.checkpoints import PARTITION_METADATA, write_topic_id
@@ -56,8 +54,6 @@ from storage.validation import Origin
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = (1).to_bytes(16, "big")
-SUPPORTED_METADATA_VERSIONS = (17, 30)
-"""From 3.7-IV2, which names log directories by id, to 4.3-IV0."""
 METADATA_LOG_CONFIG = LogConfig(
     max_message_bytes=MAX_BATCH_BYTES, retention_ms=-1, cleanup_policy=frozenset({"delete"})
 )
@@ -236,24 +232,56 @@ def open_metadata_log(
     identity: Identity,
     worker: Worker,
     config: LogConfig = METADATA_LOG_CONFIG,
+    found: Replayed | None = None,
 ) -> MetadataLog:
-    """Recover and replay the log, and make the next leader epoch durable; writes no record yet.
+    """Recover the log, and make the next leader epoch durable; writes no record yet.
 
-    `config` says how large and how old segments get.
+    Args:
+        disk: the file system.
+        engine_factory: for the log.
+        identity: of the node.
+        worker: for writing.
+        config: how large and how old segments get.
+        found: what `read_metadata` found; None: it is read now.
 
     Raises:
         UnreadableMetadata: somebody wrote what this node does not understand.
         UnusableDirectory: quorum-state is broken.
         StorageError: the disk failed.
     """
+    found = found or read_metadata(disk, identity)
     path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
     disk.make_dirs(path)
     if not disk.exists(f"{path}/{PARTITION_METADATA}"):
         write_topic_id(disk, f"{path}/{PARTITION_METADATA}", METADATA_TOPIC_ID, sync=False)
-    bases = [int(file[:20]) for file in disk.listdir(path) if file.endswith(".log")]
-    log_bytes = sum([disk.size(f"{path}/{base:020d}.log") for base in bases])
-    snapshots = SnapshotFiles(disk, path)
-    name, snapshot = snapshots.load(min(bases, default=0), log_bytes)
+    is_new = not any(file.endswith(".log") for file in disk.listdir(path))
+    log = _recovered(disk, engine_factory, identity, config, found.start, is_new=is_new)
+    if log.log_end_offset != found.end_offset:
+        found = found.again(_batches(log, found.start.end_offset))
+    image = found.image
+    state = read_quorum_state(disk, path)
+    epoch = max(image.epoch, 0 if state is None else state.leader_epoch) + 1
+    write_quorum_state(disk, path, QuorumState(epoch, identity.node_id), is_static=found.voter is None)
+    opened = MetadataLog(log, worker, epoch=epoch, image=image, voter=found.voter)
+    found.snapshots.tidy()
+    opened.snapshots = found.snapshots
+    opened.snapshot_ms = found.snapshot.last_contained_ms
+    opened.bytes_behind, opened.committed_ms = found.size, found.timestamp_ms
+    opened.has_open_transaction = found.is_in_transaction
+    opened.bootstrap = found.bootstrap
+    return opened
+
+
+def _recovered(
+    disk: Disk,
+    engine_factory: EngineFactory,
+    identity: Identity,
+    config: LogConfig,
+    start: SnapshotName,
+    *,
+    is_new: bool,
+) -> Log:
+    """The log, whole to its end, which is not before the snapshot's."""
     log = Log(
         disk,
         engine_factory,
@@ -261,35 +289,16 @@ def open_metadata_log(
         METADATA_TOPIC,
         0,
         config,
-        known=Checkpoint(recovery_point=name.end_offset),
+        known=Checkpoint(recovery_point=start.end_offset),
         topic_id=METADATA_TOPIC_ID,
         is_clean=False,
-        is_new=not bases,
+        is_new=is_new,
     )
     log.open()
-    if log.log_end_offset < name.end_offset:
-        _log.warning("the metadata log is lost from %d on; going on behind %s", log.log_end_offset, name)
-        log.truncate_fully(name.end_offset)
-    image = MetadataImage(identity.cluster_id)
-    if snapshot.data or name.end_offset:
-        image, _ = image.apply(snapshot.data, offset=name.end_offset - 1, epoch=name.leader_epoch)
-    replay = _Replay(image, _voter_in(snapshot.control), snapshot.last_contained_ms)
-    for batch in _batches(log, name.end_offset):
-        replay.take(batch)
-    image = replay.finish()
-    bootstrap = [] if image.features else _bootstrap_records(disk, identity.metadata_directory)
-    _check_metadata_version(image, bootstrap, path)
-    state = read_quorum_state(disk, path)
-    epoch = max(image.epoch, 0 if state is None else state.leader_epoch) + 1
-    write_quorum_state(disk, path, QuorumState(epoch, identity.node_id))
-    opened = MetadataLog(log, worker, epoch=epoch, image=image, voter=replay.voter)
-    snapshots.tidy()
-    opened.snapshots = snapshots
-    opened.snapshot_ms = snapshot.last_contained_ms
-    opened.bytes_behind, opened.committed_ms = replay.size, replay.timestamp_ms
-    opened.has_open_transaction = replay.is_in_transaction
-    opened.bootstrap = bootstrap
-    return opened
+    if log.log_end_offset < start.end_offset:
+        _log.warning("the metadata log is lost from %d on; going on behind %s", log.log_end_offset, start)
+        log.truncate_fully(start.end_offset)
+    return log
 
 
 def _batches(log: Log, offset: int) -> Iterable[MetadataBatch]:
@@ -297,84 +306,3 @@ def _batches(log: Log, offset: int) -> Iterable[MetadataBatch]:
         for batch in read_batches(log.read_records(offset, _READ_BYTES)):
             offset = batch.last_offset + 1
             yield batch
-
-
-def _bootstrap_records(disk: Disk, directory: str) -> list[Versioned]:
-    path = f"{directory}/{BOOTSTRAP_CHECKPOINT}"
-    return [(record, 0) for record in read_snapshot(disk.read(path), path).data]
-
-
-def _voter_in(control: Iterable[Message]) -> stored.VotersVoter | None:
-    """The last voter that control records name; more than one is a quorum that this node cannot lead alone."""
-    found = None
-    for message in control:
-        if isinstance(message, stored.VotersRecord):
-            if len(message.voters) > 1:
-                ids = ", ".join(str(voter.voter_id) for voter in message.voters)
-                raise UnreadableMetadata(
-                    f"The metadata quorum has several voters ({ids}): this broker leads alone only."
-                )
-            found = message.voters[0] if message.voters else None
-    return found
-
-
-def _check_metadata_version(image: MetadataImage, bootstrap: Iterable[Versioned], path: str) -> None:
-    lowest, highest = SUPPORTED_METADATA_VERSIONS
-    version = image.metadata_version
-    for record, _ in bootstrap:
-        if isinstance(record, stored.FeatureLevelRecord) and record.name == METADATA_VERSION:
-            version = record.feature_level
-    if not lowest <= version <= highest:
-        raise UnreadableMetadata(
-            f"The cluster in {path} has metadata.version {version}; this broker works with {lowest} to {highest}."
-        )
-
-
-class _Replay:
-    """Batches to an image: all records are applied at once, so that nothing is copied twice."""
-
-    def __init__(self, image: MetadataImage, voter: stored.VotersVoter | None, timestamp_ms: int) -> None:
-        self._image = image
-        self._records: list[Message] = []
-        self._begun_at: int | None = None
-        self._last = (image.offset, image.epoch, image.leader_id)
-        self.voter = voter
-        self.timestamp_ms = timestamp_ms
-        self.size = 0
-
-    @property
-    def is_in_transaction(self) -> bool:
-        return self._begun_at is not None
-
-    def take(self, batch: MetadataBatch) -> None:
-        leader_id = self._last[2]
-        self.timestamp_ms = batch.timestamp_ms
-        self.size += batch.size
-        if batch.is_control:
-            self.voter = _voter_in(batch.messages) or self.voter
-            for message in batch.messages:
-                if isinstance(message, stored.LeaderChangeMessage):
-                    leader_id = message.leader_id
-        else:
-            for message in batch.messages:
-                self._take_record(message)
-        self._last = (batch.last_offset, batch.leader_epoch, leader_id)
-
-    def _take_record(self, message: Message) -> None:
-        records = self._records
-        if isinstance(message, stored.BeginTransactionRecord):
-            self._begun_at = len(records)
-        elif isinstance(message, stored.EndTransactionRecord):
-            self._begun_at = None
-        elif isinstance(message, stored.AbortTransactionRecord):
-            del records[self._begun_at :]
-            self._begun_at = None
-        else:
-            records.append(message)
-
-    def finish(self) -> MetadataImage:
-        if self._begun_at is not None:
-            del self._records[self._begun_at :]
-        offset, epoch, leader_id = self._last
-        image, _ = self._image.apply(self._records, offset=offset, epoch=epoch)
-        return image.led_by(leader_id, offset=offset, epoch=epoch)

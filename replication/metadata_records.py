@@ -53,31 +53,28 @@ RECORD_TYPES: dict[int, type[Message]] = {
         stored.PartitionRecord,
         stored.ConfigRecord,
         stored.PartitionChangeRecord,
+        stored.FenceBrokerRecord,
+        stored.UnfenceBrokerRecord,
         stored.RemoveTopicRecord,
+        stored.DelegationTokenRecord,
+        stored.UserScramCredentialRecord,
         stored.FeatureLevelRecord,
+        stored.ClientQuotaRecord,
         stored.ProducerIdsRecord,
         stored.BrokerRegistrationChangeRecord,
+        stored.AccessControlEntryRecord,
+        stored.RemoveAccessControlEntryRecord,
         stored.NoOpRecord,
         stored.ZkMigrationStateRecord,
+        stored.RemoveUserScramCredentialRecord,
         stored.BeginTransactionRecord,
         stored.EndTransactionRecord,
         stored.AbortTransactionRecord,
+        stored.RemoveDelegationTokenRecord,
         stored.RegisterControllerRecord,
         stored.ClearElrRecord,
+        stored.UnregisterControllerRecord,
     )
-}
-
-_OTHER_TYPES = {
-    7: "FenceBroker",
-    8: "UnfenceBroker",
-    10: "DelegationToken",
-    11: "UserScramCredential",
-    14: "ClientQuota",
-    18: "AccessControlEntry",
-    19: "RemoveAccessControlEntry",
-    22: "RemoveUserScramCredential",
-    26: "RemoveDelegationToken",
-    29: "UnregisterController",
 }
 
 CONTROL_MESSAGES: dict[int, type[Message]] = {
@@ -164,9 +161,7 @@ def _read_frame(value: bytes) -> tuple[int, int, int]:
 def _reader(kind: int, version: int) -> Decoder[Message]:
     cls = RECORD_TYPES.get(kind)
     if cls is None:
-        name = _OTHER_TYPES.get(kind)
-        what = f"type {kind}" if name is None else f"type {kind} ({name})"
-        raise UnreadableMetadata(f"a metadata record is of {what}, which this broker does not support")
+        raise UnreadableMetadata(f"a metadata record is of type {kind}, which this broker does not know")
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise UnreadableMetadata(f"a {cls.__name__} has version {version}; this broker knows up to {cls.MAX_VERSION}")
     read = _readers[kind, version] = decoder(cls, version)
@@ -218,14 +213,24 @@ def read_batches(buffer: Buffer) -> list[MetadataBatch]:
         UnreadableMetadata: a batch holds what is not known here.
     """
     try:
-        return [_read_batch(buffer, position, header) for position, header in headers(buffer)]
+        return [_read_checked(buffer, position, header) for position, header in headers(buffer)]
     except KafkaError as error:
         raise CorruptMetadata(f"a batch of the metadata log is corrupt: {error}") from None
 
 
-def _read_batch(buffer: Buffer, position: int, header: BatchHeader) -> MetadataBatch:
+def _read_checked(buffer: Buffer, position: int, header: BatchHeader) -> MetadataBatch:
     if not crc_is_valid(buffer, position, header):
         raise CorruptMetadata(f"the batch at offset {header.base_offset} of the metadata log is corrupt")
+    return read_batch(buffer, position, header)
+
+
+def read_batch(buffer: Buffer, position: int, header: BatchHeader) -> MetadataBatch:
+    """One batch whose CRC fits, decoded.
+
+    Raises:
+        KafkaError: its records cannot be told apart.
+        UnreadableMetadata: it holds what is not known here.
+    """
     found = records(buffer, position, header, max_bytes=MAX_BATCH_BYTES)
     read: Callable[[bytes | None], Message] = decode_record
     if header.is_control:

@@ -45,16 +45,16 @@ class SnapshotFile(NamedTuple):
 
 
 class SnapshotFiles:
-    """The snapshots of one metadata directory, as of the moment it was looked at."""
+    """The snapshots of one metadata directory, as of the moment it was looked at: `files` are the names in it."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, files: Iterable[str]) -> None:
         self._disk = disk
         self.directory = directory
         self._leftovers: list[str] = []
         self._damaged: list[tuple[str, CorruptMetadata]] = []
         self.kept: list[SnapshotFile] = []
         """From the oldest to the newest."""
-        for file in disk.listdir(directory):
+        for file in files:
             name = snapshot_name(file)
             if name is not None:
                 path = self.path(name)

@@ -15,6 +15,7 @@ from protocol.messages.stored import PartitionRecord
 from replication.controller.placement import Placer
 from replication.image import UNASSIGNED_DIRECTORY, MetadataImage
 from replication.metadata_records import Versioned
+from replication.record_versions import partition_version
 
 
 class Assignment(NamedTuple):
@@ -96,16 +97,11 @@ def _active(image: MetadataImage, replicas: Sequence[int]) -> list[int]:
     return [broker_id for broker_id in replicas if image.brokers[broker_id].is_active]
 
 
-def partition_version(image: MetadataImage) -> int:
-    """The version of PartitionRecord and PartitionChangeRecord that the cluster's nodes can read."""
-    return 2 if image.has_eligible_leaders else 1
-
-
 def partition_records(
     image: MetadataImage, topic_id: bytes, assignments: Sequence[Assignment], first_index: int = 0
 ) -> list[Versioned]:
     """The records that make new partitions, numbered from `first_index` on."""
-    version = partition_version(image)
+    version = partition_version(image.metadata_version)
     directories = {broker_id: _only_directory(image, broker_id) for broker_id in image.brokers}
     return [
         (
@@ -117,7 +113,7 @@ def partition_records(
                 leader=isr[0],
                 leader_epoch=0,
                 partition_epoch=0,
-                directories=[directories[broker_id] for broker_id in replicas],
+                directories=[directories[broker_id] for broker_id in replicas] if version else [],
             ),
             version,
         )

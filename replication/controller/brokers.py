@@ -10,6 +10,7 @@ NOT HERE Heartbeats (`heartbeats.py`), elections (`elections.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
@@ -29,24 +30,22 @@ from protocol.messages.stored import (
 from protocol.primitives import uuid_text
 from replication.controller.elections import leave_in_peace, restart
 from replication.controller.environment import Environment
-from replication.controller.heartbeats import FIRST_WITH_CORDONS, cordon, unfence
-from replication.image import METADATA_VERSION, BrokerImage, Endpoint, MetadataImage
+from replication.controller.heartbeats import cordon, unfence
+from replication.image import BrokerImage, Endpoint, MetadataImage
 from replication.metadata_records import Versioned
+from replication.record_versions import (
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    WITH_CONTROLLERS,
+    WITH_CORDONS,
+    WITH_DIRECTORIES,
+    features_for,
+    registration_version,
+)
 from replication.state_machine import Decision
 
 PRODUCER_ID_BLOCK = 1000
 MAX_PRODUCER_ID = 2**63 - 1
-
-SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
-    "group.version": (0, 1),
-    "transaction.version": (0, 2),
-    "kraft.version": (0, 1),
-    "metadata.version": (7, 30),
-    "share.version": (0, 1),
-    "streams.version": (0, 1),
-    "eligible.leader.replicas.version": (0, 1),
-}
-"""What Apache Kafka 4.3.1 registers, for its nodes must be able to take part in a cluster that we began."""
 
 _RESERVED_IDS = 100
 
@@ -60,7 +59,7 @@ class Registration(NamedTuple):
     endpoints: tuple[Endpoint, ...]
     directories: tuple[bytes, ...]
     rack: str | None = None
-    features: dict[str, tuple[int, int]] = SUPPORTED_FEATURES
+    features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
     previous_epoch: int = -1
     """The epoch under which its last process ended cleanly; -1: it did not."""
     is_migrating: bool = False
@@ -112,8 +111,10 @@ def register(
         records += restart(image, environment, broker_id, was_clean=was_clean)
         before = None
     epoch = next_offset if before is None else before.epoch
-    version = 4 if image.metadata_version >= FIRST_WITH_CORDONS else 3
-    records.append((_registration_record(registration, epoch, before), version))
+    record = _registration_record(registration, epoch, before)
+    if image.metadata_version < WITH_DIRECTORIES:
+        record.log_dirs = []
+    records.append((record, registration_version(image.metadata_version)))
     return Decision(records, epoch, is_atomic=False)
 
 
@@ -133,7 +134,7 @@ def _check(image: MetadataImage, registration: Registration, *, is_taken: bool) 
         sentence = "Controller does not support registering ZK brokers."
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, sentence)
     problem = _problem_of_directories(image, registration)
-    if problem is not None:
+    if problem is not None and image.metadata_version >= WITH_DIRECTORIES:
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, problem)
     _check_features(image, registration.features)
 
@@ -153,7 +154,7 @@ def _problem_of_directories(image: MetadataImage, registration: Registration) ->
     return None
 
 
-def _check_features(image: MetadataImage, features: dict[str, tuple[int, int]]) -> None:
+def _check_features(image: MetadataImage, features: Mapping[str, tuple[int, int]]) -> None:
     """Levels in force must be among those that the broker knows; what it does not name it does not know."""
     for name, (lowest, highest) in features.items():
         _check_feature(name, image.features.get(name, 0), lowest, highest)
@@ -196,22 +197,26 @@ def _endpoints(endpoints: tuple[Endpoint, ...]) -> list[BrokerEndpoint]:
     ]
 
 
-def _features(features: dict[str, tuple[int, int]]) -> list[BrokerFeature]:
+def _features(features: Mapping[str, tuple[int, int]]) -> list[BrokerFeature]:
     return [
         BrokerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
         for name, (lowest, highest) in features.items()
     ]
 
 
-def controller_record(node_id: int, incarnation_id: bytes, endpoints: tuple[Endpoint, ...]) -> Versioned:
-    """The record of a controller's new process."""
+def register_own_controller(
+    image: MetadataImage, environment: Environment, incarnation_id: bytes, endpoints: tuple[Endpoint, ...]
+) -> list[Versioned]:
+    """The record of this controller's new process, in a cluster where controllers register."""
+    if image.metadata_version < WITH_CONTROLLERS:
+        return []
     record = RegisterControllerRecord(
-        controller_id=node_id,
+        controller_id=environment.node_id,
         incarnation_id=incarnation_id,
         end_points=_endpoints(endpoints),
-        features=_features(SUPPORTED_FEATURES),
+        features=_features(features_for(image.features)),
     )
-    return record, 0
+    return [(record, 0)]
 
 
 def begin(image: MetadataImage, environment: Environment) -> Decision[None]:
@@ -220,7 +225,7 @@ def begin(image: MetadataImage, environment: Environment) -> Decision[None]:
     records: list[Versioned] = []
     if broker.is_fenced:
         records += unfence(image, environment, broker)
-    if image.metadata_version >= FIRST_WITH_CORDONS:
+    if image.metadata_version >= WITH_CORDONS:
         records += cordon(broker, list(broker.cordoned_directories or ()))
     return Decision(records, None, is_atomic=False)
 

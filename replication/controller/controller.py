@@ -47,9 +47,9 @@ from replication.controller.brokers import (
     Registration,
     allocate_producer_ids,
     begin,
-    controller_record,
     end,
     register,
+    register_own_controller,
     registration_of,
 )
 from replication.controller.directories import assign_replicas
@@ -62,6 +62,7 @@ from replication.controller.topics import create_partitions, create_topics, dele
 from replication.image import ELIGIBLE_LEADERS, Changes, Endpoint, MetadataImage, ResourceType
 from replication.metadata_log import MetadataLog
 from replication.metadata_records import Versioned
+from replication.record_versions import METADATA_VERSION, WITH_TRANSACTIONS, features_for
 from replication.state_machine import Decision
 
 Reply = Callable[[Any], None]
@@ -133,27 +134,27 @@ class Controller:
             self._write([(abort, 0)], _nothing, wall_ms)
         if log.bootstrap:
             self._write(self._bootstrap(log.bootstrap), _nothing, wall_ms)
-        self._write([controller_record(node_id, registration.incarnation_id, endpoints)], _nothing, wall_ms)
+        process = registration.incarnation_id
+        self._write(register_own_controller(self._newest, self._environment, process, endpoints), _nothing, wall_ms)
+        registration = registration._replace(features=features_for(self._newest.features))
         registered = register(self._newest, self._environment, registration, next_offset=log.next_offset)
         self._write(registered.records, _nothing, wall_ms, is_atomic=False)
         begun = begin(self._newest, self._environment)
         self._write(begun.records, partial(self._announce, ready), wall_ms, is_atomic=begun.is_atomic)
 
     def _bootstrap(self, records: Sequence[Versioned]) -> list[Versioned]:
-        """A new cluster's first records, as one transaction; where eligible leaders are on, min.insync.replicas too."""
-        min_isr = ConfigRecord(
-            resource_type=ResourceType.BROKER,
-            resource_name="",
-            name=MIN_ISR,
-            value=self._environment.settings.get(MIN_ISR, "1"),
-        )
-        has_eligible_leaders = any(
-            isinstance(record, FeatureLevelRecord) and record.name == ELIGIBLE_LEADERS and record.feature_level
-            for record, _ in records
-        )
-        begin: Versioned = (BeginTransactionRecord(name="Bootstrap records"), 0)
-        settings: list[Versioned] = [(min_isr, 0)] if has_eligible_leaders else []
-        return [begin, *records, *settings, (EndTransactionRecord(), 0)]
+        """A new cluster's first records, seen whole; where eligible leaders are on, min.insync.replicas too."""
+        levels = {
+            message.name: message.feature_level for message, _ in records if isinstance(message, FeatureLevelRecord)
+        }
+        first = list(records)
+        if levels.get(ELIGIBLE_LEADERS):
+            value = self._environment.settings.get(MIN_ISR, "1")
+            setting = ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=MIN_ISR, value=value)
+            first.append((setting, 0))
+        if levels[METADATA_VERSION] < WITH_TRANSACTIONS:
+            return first
+        return [(BeginTransactionRecord(name="Bootstrap records"), 0), *first, (EndTransactionRecord(), 0)]
 
     def submit(self, request: Message, *, wall_ms: int, reply: Reply) -> None:
         """Decide on a request; `reply` gets the response, perhaps before this returns, when it is committed."""

@@ -17,10 +17,10 @@ from protocol.messages.quorum import (
     AssignReplicasToDirsTopicResponse,
 )
 from protocol.messages.stored import PartitionChangeRecord
-from replication.controller.assignments import partition_version
 from replication.controller.environment import Environment
 from replication.image import UNASSIGNED_DIRECTORY, MetadataImage, PartitionState
 from replication.metadata_records import Versioned
+from replication.record_versions import partition_version
 from replication.state_machine import Decision
 
 
@@ -65,7 +65,7 @@ def _topic(
                 record = PartitionChangeRecord(
                     partition_id=index, topic_id=asked.topic_id, directories=list(directories)
                 )
-                records.append((record, partition_version(image)))
+                records.append((record, partition_version(image.metadata_version)))
         answers.append(AssignReplicasToDirsPartitionResponse(partition_index=index, error_code=code))
     return AssignReplicasToDirsTopicResponse(topic_id=asked.topic_id, partitions=answers)
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from protocol.messages.stored import PartitionChangeRecord
-from replication.controller.assignments import partition_version
 from replication.controller.environment import Environment
 from replication.controller.partition_changes import MayLead, TopicRules, change_of
 from replication.controller.settings import MIN_ISR, UNCLEAN_ELECTION, setting_of
 from replication.image import NO_LEADER, UNASSIGNED_DIRECTORY, MetadataImage, PartitionState, TopicImage
 from replication.metadata_records import Versioned
+from replication.record_versions import WITHOUT_EPOCH_PER_SHRINK, partition_version
 
 _MIGRATING_DIRECTORY = bytes(16)
 
@@ -31,6 +31,7 @@ def rules_of(image: MetadataImage, environment: Environment, topic: TopicImage) 
         min(int(setting_of(image, environment, topic.name, MIN_ISR)), replication_factor),
         image.has_eligible_leaders,
         setting_of(image, environment, topic.name, UNCLEAN_ELECTION) == "true",
+        image.metadata_version < WITHOUT_EPOCH_PER_SHRINK,
     )
 
 
@@ -98,8 +99,9 @@ def restart(image: MetadataImage, environment: Environment, broker_id: int, *, w
 
 def _lead_on(image: MetadataImage, broker_id: int) -> list[Versioned]:
     """Rule 3: a new leader epoch, since records may be gone that somebody has read."""
+    version = partition_version(image.metadata_version)
     return [
-        (PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id), partition_version(image))
+        (PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id), version)
         for topic, index, state in _partitions(image)
         if state.replicas == (broker_id,) and state.leader == broker_id
     ]
@@ -135,7 +137,7 @@ def _changes(
     gone: int = NO_LEADER,
     lost: int = NO_LEADER,
 ) -> list[Versioned]:
-    version = partition_version(image)
+    version = partition_version(image.metadata_version)
     records: list[Versioned] = []
     for topic in image.topics_by_id.values():
         concerned = [(index, state) for index, state in topic.partitions.items() if concerns(state)]

@@ -23,10 +23,8 @@ from replication.controller.environment import Environment
 from replication.controller.sessions import Session, Sessions
 from replication.image import BrokerImage, MetadataImage
 from replication.metadata_records import Versioned
+from replication.record_versions import WITH_CORDONS
 from replication.state_machine import Decision
-
-FIRST_WITH_CORDONS = 30
-"""The metadata.version from which directories can be cordoned, and RegisterBroker has version 4."""
 
 
 class Standing(Enum):
@@ -55,7 +53,7 @@ def heartbeat(
         records += _move(image, environment, broker, after)
     records += _failed_directories(image, environment, broker, request.offline_log_dirs)
     cordoned = request.cordoned_log_dirs
-    if cordoned is not None and image.metadata_version >= FIRST_WITH_CORDONS:
+    if cordoned is not None and image.metadata_version >= WITH_CORDONS:
         records += cordon(broker, cordoned)
     answer = BrokerHeartbeatResponse(
         error_code=ErrorCode.NONE,

@@ -22,12 +22,12 @@ from protocol.messages.quorum import (
     BrokerState,
 )
 from protocol.messages.stored import PartitionChangeRecord
-from replication.controller.assignments import partition_version
 from replication.controller.elections import can_lead, is_active, rules_of
 from replication.controller.environment import Environment
 from replication.controller.partition_changes import RECOVERED, RECOVERING, change_of
 from replication.image import UNCHANGED_LEADER, MetadataImage, PartitionState, TopicImage
 from replication.metadata_records import Versioned
+from replication.record_versions import partition_version
 from replication.state_machine import Decision
 
 
@@ -59,7 +59,7 @@ def _topic(
         answer, change = _partition(image, environment, broker_id, topic, wanted)
         answers.append(answer)
         if change is not None:
-            records.append((change, partition_version(image)))
+            records.append((change, partition_version(image.metadata_version)))
     return AlterPartitionResponseTopic(topic_id=asked.topic_id, partitions=answers)
 
 

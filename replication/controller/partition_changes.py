@@ -7,7 +7,8 @@ RULES    1. The order and the rules are Apache Kafka 4.3's (PartitionChangeBuild
          3. While fewer than min.insync.replicas are in sync, who leaves the ISR becomes an eligible leader, unless its
             records are lost. With eligible leaders an ISR may be empty; without, the last of it stays in it.
          4. A reassignment whose replicas are all in sync ends.
-         5. Naming a leader begins a new leader epoch, also when it is the one that led before.
+         5. Naming a leader begins a new leader epoch, also when it is the one that led before. In old clusters (before
+            3.6) a smaller ISR is reason enough.
 NOT HERE Which partitions to look at (`elections.py`), whether a leader may have what it wants (`isr_changes.py`).
 """
 
@@ -31,6 +32,7 @@ class TopicRules(NamedTuple):
     min_isr: int = 1
     has_eligible_leaders: bool = True
     allows_unclean: bool = False
+    has_epoch_per_shrink: bool = False
 
 
 def change_of(
@@ -69,7 +71,7 @@ def change_of(
             isr, eligible = (leader,), ()
             if state.leader_recovery_state != RECOVERING:
                 record.leader_recovery_state = RECOVERING
-    elif not set(state.replicas) <= set(replicas):
+    elif not set(state.replicas) <= set(replicas) or (rules.has_epoch_per_shrink and not set(state.isr) <= set(isr)):
         record.leader = leader
     if eligible != state.eligible_leaders:
         record.eligible_leader_replicas = list(eligible)

@@ -46,7 +46,7 @@ from protocol.messages.quorum import (
     BrokerState,
 )
 from protocol.messages.stored import BrokerEndpoint, BrokerFeature
-from replication.controller.brokers import SUPPORTED_FEATURES
+from replication.record_versions import SUPPORTED_FEATURES
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 

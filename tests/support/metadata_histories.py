@@ -8,8 +8,9 @@ from protocol.messages import stored
 from protocol.schema import Message
 from replication.image import MetadataImage, ResourceType
 from replication.metadata_records import Versioned
+from replication.record_versions import partition_version, registration_version
 
-LEVELS = (17, 20, 22, 23, 30)
+LEVELS = (7, 8, 14, 15, 17, 20, 22, 23, 30, 33)
 
 
 def random_history(dice: random.Random, steps: int) -> list[Versioned]:
@@ -40,6 +41,9 @@ class _History:
             self._configure,
             self._configure,
             self._give_producer_ids,
+            self._keep_for_others,
+            self._keep_for_others,
+            self._take_back,
         ]
 
     def _add(self, record: Message, version: int = 0) -> None:
@@ -51,7 +55,7 @@ class _History:
 
     @property
     def _partition_version(self) -> int:
-        return 2 if self._level >= 23 else 1
+        return partition_version(self._level)
 
     def _feature(self) -> None:
         name = self._dice.choice(("group.version", "transaction.version"))
@@ -77,10 +81,10 @@ class _History:
             rack=dice.choice((None, "", "a rack")),
             fenced=dice.random() < 0.5,
             in_controlled_shutdown=dice.random() < 0.5,
-            log_dirs=[dice.randbytes(16) for _ in range(dice.randint(0, 3))],
+            log_dirs=[dice.randbytes(16) for _ in range(dice.randint(0, 3))] if self._level >= 17 else [],
             cordoned_log_dirs=dice.choice((None, [], [dice.randbytes(16)])) if is_last else None,
         )
-        self._add(record, 4 if is_last else 3)
+        self._add(record, registration_version(self._level))
 
     def _change_broker(self) -> None:
         dice = self._dice
@@ -91,9 +95,9 @@ class _History:
                 broker_epoch=broker.epoch,
                 fenced=dice.choice((-1, 0, 1)),
                 in_controlled_shutdown=dice.choice((0, 1)),
-                log_dirs=[dice.randbytes(16)] if dice.random() < 0.3 else [],
+                log_dirs=[dice.randbytes(16)] if self._level >= 17 and dice.random() < 0.3 else [],
             )
-            self._add(record, 2)
+            self._add(record, 2 if self._level >= 17 else 1)
 
     def _unregister_broker(self) -> None:
         if self._image.brokers:
@@ -101,6 +105,8 @@ class _History:
             self._add(stored.UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch))
 
     def _register_controller(self) -> None:
+        if self._level < 15:
+            return
         self._add(
             stored.RegisterControllerRecord(
                 controller_id=self._dice.randint(1, 3),
@@ -135,7 +141,7 @@ class _History:
             leader_recovery_state=dice.choice((0, 1)),
             leader_epoch=dice.randint(0, 9),
             partition_epoch=dice.randint(0, 9),
-            directories=[dice.randbytes(16) for _ in replicas],
+            directories=[dice.randbytes(16) for _ in replicas] if self._level >= 17 else [],
             eligible_leader_replicas=dice.choice((None, [], [3, 2])) if is_new else None,
             last_known_elr=dice.choice((None, [4])) if is_new else None,
         )
@@ -173,3 +179,51 @@ class _History:
         self._add(
             stored.ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=self._image.next_producer_id + 1000)
         )
+
+    def _keep_for_others(self) -> None:
+        dice = self._dice
+        user = dice.choice(("a", "b", None))
+        entity = [stored.EntityData(entity_type=kind, entity_name=user) for kind in dice.sample(("user", "ip"), 2)]
+        quota = stored.ClientQuotaRecord(
+            entity=entity[: dice.randint(1, 2)],
+            key=dice.choice(("producer_byte_rate", "request_percentage")),
+            value=dice.random(),
+            remove=dice.random() < 0.3,
+        )
+        entry = stored.AccessControlEntryRecord(
+            id=bytes([dice.randint(0, 3)]) * 16,
+            resource_type=2,
+            resource_name="t",
+            pattern_type=3,
+            principal="User:a",
+            host="*",
+            operation=dice.randint(2, 9),
+            permission_type=3,
+        )
+        credential = stored.UserScramCredentialRecord(
+            name=user or "",
+            mechanism=dice.randint(1, 2),
+            salt=dice.randbytes(4),
+            stored_key=b"k",
+            server_key=b"s",
+            iterations=4096,
+        )
+        token = stored.DelegationTokenRecord(
+            owner="User:a",
+            requester="User:b",
+            renewers=["User:c"],
+            issue_timestamp=1,
+            max_timestamp=dice.randint(2, 9),
+            expiration_timestamp=2,
+            token_id=dice.choice("xyz"),
+        )
+        self._add(dice.choice((quota, entry, credential, token)))
+
+    def _take_back(self) -> None:
+        dice = self._dice
+        removals = (
+            stored.RemoveAccessControlEntryRecord(id=bytes([dice.randint(0, 3)]) * 16),
+            stored.RemoveUserScramCredentialRecord(name=dice.choice("ab"), mechanism=dice.randint(1, 2)),
+            stored.RemoveDelegationTokenRecord(token_id=dice.choice("xyz")),
+        )
+        self._add(dice.choice(removals))

@@ -23,10 +23,11 @@ from protocol.messages.quorum import (
     BrokerState,
 )
 from protocol.messages.stored import BrokerEndpoint, BrokerFeature
-from replication.controller.brokers import SUPPORTED_FEATURES, register, registration_of
+from replication.controller.brokers import register, registration_of
 from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
 from replication.image import NO_LEADER, PartitionState
+from replication.record_versions import SUPPORTED_FEATURES
 from tests.support.controller_world import CLUSTER_ID, SESSION_MS, ControllerWorld
 
 FAR = 2**40

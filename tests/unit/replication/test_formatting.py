@@ -132,8 +132,8 @@ def test_a_new_directory_may_not_come_before_the_metadata_log(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("version=1\nnode.id=1\n", "is not whole: it lacks cluster.id, directory.id"),
-        ("", "is not whole: it lacks version, cluster.id, node.id, directory.id"),
+        ("version=1\nnode.id=1\n", "is not whole: it lacks cluster.id"),
+        ("", "is not whole: it lacks version, cluster.id, node.id"),
         ("version=0\nbroker.id=1\n", "ZooKeeper"),
         ("version=2\ncluster.id=c\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZQ\n", "version 2"),
         ("version=1\ncluster.id=c\nnode.id=x\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZQ\n", "node.id or directory.id"),
@@ -216,6 +216,11 @@ def test_quorum_state_is_kafka_s(tmp_path: Path) -> None:
         '{"leaderId":1,"leaderEpoch":3,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     )
     assert read_quorum_state(Disk(), str(tmp_path)) == QuorumState(3, 1)
+    write_quorum_state(Disk(), str(tmp_path), QuorumState(4, 7), is_static=True)
+    assert (tmp_path / "quorum-state").read_text() == (
+        '{"clusterId":"","leaderId":7,"leaderEpoch":4,"votedId":-1,"appliedOffset":0,'
+        '"currentVoters":[{"voterId":7}],"data_version":0}'
+    )
     (tmp_path / "quorum-state").write_text('{"leaderId":1,')
     with pytest.raises(UnusableDirectory, match="quorum-state is not whole"):
         read_quorum_state(Disk(), str(tmp_path))
@@ -238,3 +243,49 @@ def test_kafka_reads_the_checkpoints(tmp_path: Path) -> None:
         assert dump.returncode == 0, dump.stderr
         assert expected in dump.stdout
         assert "isvalid: false" not in dump.stdout
+
+
+def test_the_metadata_log_may_have_a_directory_of_its_own(tmp_path: Path) -> None:
+    """As metadata.log.dir asks: formatted like the others, with the voters; it is no log directory."""
+    a, m = str(tmp_path / "a"), str(tmp_path / "m")
+    for seed in (1, 2):
+        made = format_directories(
+            Disk(),
+            [a],
+            node_id=1,
+            identity=identify(Disk(), [a], node_id=1, metadata_directory=m),
+            metadata_directory=m,
+            cluster_id=None,
+            controller=CONTROLLER,
+            random_bytes=random.Random(seed).randbytes,
+            wall_ms=WALL_MS,
+        )
+        assert (list(made.directory_ids), made.metadata_directory) == ([a], m)
+    assert identify(Disk(), [a], node_id=1, metadata_directory=m) == made
+    assert not (tmp_path / "a/__cluster_metadata-0").exists()
+    assert (tmp_path / "m/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint").exists()
+    moved = str(tmp_path / "elsewhere")
+    with pytest.raises(UnusableDirectory, match="name the old one first, or as"):
+        format_directories(
+            Disk(),
+            [a],
+            node_id=1,
+            identity=identify(Disk(), [a], node_id=1, metadata_directory=moved),
+            metadata_directory=moved,
+            cluster_id=None,
+            controller=CONTROLLER,
+            random_bytes=random.Random(3).randbytes,
+            wall_ms=WALL_MS,
+        )
+
+
+def test_a_directory_without_an_id_is_given_one(tmp_path: Path) -> None:
+    """Rule 3: Kafka before 3.7 wrote none; the rest of the directory stays as it is."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    made = formatted(tmp_path / "a", tmp_path / "b")
+    first, second = made.directory_ids.values()
+    assert first != second
+    assert identify(Disk(), [str(tmp_path / "a"), str(tmp_path / "b")], node_id=1) == made
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["meta.properties"]

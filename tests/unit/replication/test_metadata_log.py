@@ -236,9 +236,9 @@ def test_a_log_lost_before_its_snapshot_s_end_begins_anew_there(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("batches", "sentence"),
     [
-        ([batch(stored.FeatureLevelRecord(name="metadata.version", feature_level=33))], "works with 17 to 30"),
-        ([batch(stored.FeatureLevelRecord(name="metadata.version", feature_level=14))], "works with 17 to 30"),
-        ([batch(stored.TopicRecord(name="a", topic_id=SOME_ID))], "works with 17 to 30"),
+        ([batch(stored.FeatureLevelRecord(name="metadata.version", feature_level=34))], "works with 7 to 33"),
+        ([batch(stored.FeatureLevelRecord(name="metadata.version", feature_level=6))], "works with 7 to 33"),
+        ([batch(stored.TopicRecord(name="a", topic_id=SOME_ID))], "works with 7 to 33"),
     ],
 )
 def test_a_cluster_of_another_level_is_refused(tmp_path: Path, batches: list[bytearray], sentence: str) -> None:
@@ -247,7 +247,7 @@ def test_a_cluster_of_another_level_is_refused(tmp_path: Path, batches: list[byt
     (tmp_path / "bootstrap.checkpoint").write_bytes(
         snapshot(
             [],
-            [(stored.FeatureLevelRecord(name="metadata.version", feature_level=31), 0)],
+            [(stored.FeatureLevelRecord(name="metadata.version", feature_level=34), 0)],
             leader_epoch=0,
             timestamp_ms=WALL_MS,
             last_contained_ms=0,

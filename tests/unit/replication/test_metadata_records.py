@@ -85,9 +85,8 @@ def test_a_record_is_framed_by_frame_version_type_and_version() -> None:
         (b"\x01", "ends within its first bytes"),
         (b"\x01\xff", "ends within its first bytes"),
         (b"\x02\x14\x00\x00", "frame version 2, not 1"),
-        (b"\x01" + uvarint(99) + b"\x00\x00", "type 99, which this broker does not support"),
-        (b"\x01" + uvarint(300) + b"\x00\x00", "type 300, which this broker does not support"),
-        (b"\x01\x12\x00\x00", "type 18 (AccessControlEntry), which this broker does not support"),
+        (b"\x01" + uvarint(99) + b"\x00\x00", "type 99, which this broker does not know"),
+        (b"\x01" + uvarint(300) + b"\x00\x00", "type 300, which this broker does not know"),
         (b"\x01\x14\x01\x00", "a NoOpRecord has version 1; this broker knows up to 0"),
         (b"\x01\x02\x00\x05a", "a metadata record of type 2, version 0, is broken"),
         (b"\x01\x14\x00\x00\x00", "1 bytes follow a metadata record of type 20"),
@@ -95,7 +94,7 @@ def test_a_record_is_framed_by_frame_version_type_and_version() -> None:
 )
 def test_what_is_not_understood_is_refused_with_a_sentence(value: bytes | None, sentence: str) -> None:
     """Rule 1."""
-    with pytest.raises(UnreadableMetadata, match=sentence.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(UnreadableMetadata, match=sentence):
         decode_record(value)
 
 

@@ -92,7 +92,7 @@ class Node:
         self.world.log.close()
 
 
-class AccessControlEntry(Message, api_key=18, versions=(0, 0), flexible=0):
+class Novelty(Message, api_key=99, versions=(0, 0), flexible=0):
     """What a newer release might write."""
 
     number: Int32 = 1
@@ -355,10 +355,10 @@ def test_a_whole_snapshot_with_something_unknown_is_not_passed_over(tmp_path: Pa
     path = node.directory / str(SnapshotName(node.image.offset + 1, 9))
     node.stop()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(RECORD_TYPES, 18, AccessControlEntry)
-        records = [(stored.FeatureLevelRecord(name="metadata.version", feature_level=30), 0), (AccessControlEntry(), 0)]
+        patch.setitem(RECORD_TYPES, 99, Novelty)
+        records = [(stored.FeatureLevelRecord(name="metadata.version", feature_level=30), 0), (Novelty(), 0)]
         path.write_bytes(snapshot([], records, leader_epoch=9, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS))
-    with pytest.raises(UnreadableMetadata, match=r"type 18 \(AccessControlEntry\)"):
+    with pytest.raises(UnreadableMetadata, match="type 99, which"):
         ControllerWorld(tmp_path).open()
     assert path.exists()
 

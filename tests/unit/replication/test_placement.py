@@ -127,8 +127,12 @@ def test_somebody_chosen_by_hand_must_be_active() -> None:
 def test_a_broker_with_several_directories_chooses_itself() -> None:
     """DirectoryId.UNASSIGNED stands for "not yet said"; an only directory is named at once."""
     image = image_of(broker(1), broker(2, directories=2))
+    image.features = {"metadata.version": 17}
     ((record, _),) = partition_records(image, b"T" * 16, [by_hand(image, 0, [2, 1], None)])
     unassigned, named = record.directories  # type: ignore[attr-defined]
     assert uuid_text(unassigned) == "AAAAAAAAAAAAAAAAAAAAAQ"
     assert named == bytes([1, 1]) * 8
     assert record.leader == 2  # type: ignore[attr-defined]
+    image.features = {"metadata.version": 16}
+    ((record, version),) = partition_records(image, b"T" * 16, [by_hand(image, 0, [2, 1], None)])
+    assert (record.directories, version) == ([], 0)  # type: ignore[attr-defined]

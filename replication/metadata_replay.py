@@ -1,0 +1,222 @@
+"""What stands in a directory's metadata log and its newest snapshot, read without changing anything.
+
+RULES    1. Nothing is written, cut or removed: what this node does not understand is refused before that.
+         2. The newest whole snapshot is loaded, and the log behind it is replayed up to its first batch that is not whole.
+         3. Records of a transaction count when its end is there; one that never ended is void.
+         4. While the cluster has no features it has not begun: its first records are those of the zero checkpoint (Kafka 4.4)
+            or of bootstrap.checkpoint (before). Without either it is refused: a log may have been lost.
+         5. A quorum is this node alone, or it is refused.
+NOT HERE What a record means (`image.py`), mending and leading the log (`metadata_log.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from protocol.errors import KafkaError
+from protocol.messages import stored
+from protocol.schema import Message
+from replication.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, Identity
+from replication.image import MetadataImage
+from replication.metadata_records import (
+    CorruptMetadata,
+    MetadataBatch,
+    Snapshot,
+    SnapshotName,
+    UnreadableMetadata,
+    Versioned,
+    read_batch,
+    read_snapshot,
+)
+from replication.record_versions import METADATA_VERSION, unknown_level
+from replication.snapshot_files import SnapshotFiles
+from storage.disk import Disk
+from storage.inspection.batches import FoundBatch, walk
+
+_KRAFT_VERSION = "kraft.version"
+
+
+class Replayed:
+    """What was found; `again` replays the log from other batches."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        snapshots: SnapshotFiles,
+        loaded: tuple[SnapshotName, Snapshot],
+        bootstrap: list[Versioned],
+        batches: Iterable[MetadataBatch],
+    ) -> None:
+        self._identity = identity
+        self._first = bootstrap
+        self.snapshots = snapshots
+        self.start, self.snapshot = loaded
+        """The snapshot that was loaded."""
+        image = MetadataImage(identity.cluster_id)
+        if self.start.end_offset:
+            data, offset = self.snapshot.data, self.start.end_offset - 1
+            image, _ = image.apply(data, offset=offset, epoch=self.start.leader_epoch)
+        replay = _Replay(image, identity.node_id, self.snapshot)
+        for batch in batches:
+            replay.take(batch)
+        self.image = replay.finish()
+        """As of the log's end."""
+        self.end_offset = max(self.image.offset + 1, self.start.end_offset)
+        self.voter = replay.voter
+        """None in a quorum whose voters are settings (kraft.version 0)."""
+        self.size = replay.size
+        """Bytes behind the snapshot."""
+        self.timestamp_ms = replay.timestamp_ms
+        self.is_in_transaction = replay.is_in_transaction
+        self.bootstrap = [] if self.image.features else bootstrap
+        """What a new cluster begins with; empty when it has begun."""
+        _check_levels(self.image, self.bootstrap, snapshots.directory)
+
+    def again(self, batches: Iterable[MetadataBatch]) -> Replayed:
+        """The same with another log behind the snapshot."""
+        return Replayed(self._identity, self.snapshots, (self.start, self.snapshot), self._first, batches)
+
+
+def read_metadata(disk: Disk, identity: Identity) -> Replayed:
+    """Read it all.
+
+    Raises:
+        UnreadableMetadata: somebody wrote what this node does not understand.
+        StorageError: the disk failed.
+    """
+    path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
+    files = disk.listdir(path) if disk.exists(path) else []
+    bases = sorted(int(file[:20]) for file in files if file.endswith(".log"))
+    snapshots = SnapshotFiles(disk, path, files)
+    log_bytes = sum([disk.size(f"{path}/{base:020d}.log") for base in bases])
+    loaded = snapshots.load(min(bases, default=0), log_bytes)
+    start, snapshot = loaded
+    first = [] if start.end_offset else snapshot.data
+    bootstrap = _bootstrap_records(disk, identity.metadata_directory, first)
+    return Replayed(identity, snapshots, loaded, bootstrap, _stored_batches(disk, path, bases, start.end_offset))
+
+
+def _stored_batches(disk: Disk, path: str, bases: Sequence[int], offset: int) -> Iterator[MetadataBatch]:
+    """The batches from `offset` on, up to the first that is not whole or does not come next."""
+    for base, following in zip(bases, [*bases[1:], None], strict=False):
+        if following is not None and following <= offset:
+            continue
+        file = disk.open(f"{path}/{base:020d}.log", write=False)
+        try:
+            for found in walk(file):
+                if not isinstance(found, FoundBatch):
+                    return
+                header = found.header
+                if header.last_offset < offset:
+                    continue
+                if not found.is_valid or header.base_offset < offset:
+                    return
+                offset = header.last_offset + 1
+                yield _decoded(found)
+        finally:
+            file.close()
+
+
+def _decoded(found: FoundBatch) -> MetadataBatch:
+    try:
+        return read_batch(found.buffer, found.at, found.header)
+    except KafkaError as error:
+        raise CorruptMetadata(f"a batch of the metadata log is corrupt: {error}") from None
+
+
+def _bootstrap_records(disk: Disk, directory: str, in_zero_checkpoint: Sequence[Message]) -> list[Versioned]:
+    """Rule 4."""
+    if in_zero_checkpoint:
+        return [(record, 0) for record in in_zero_checkpoint]
+    path = f"{directory}/{BOOTSTRAP_CHECKPOINT}"
+    if not disk.exists(path):
+        return []
+    return [(record, 0) for record in read_snapshot(disk.read(path), path).data]
+
+
+def _check_levels(image: MetadataImage, bootstrap: Iterable[Versioned], path: str) -> None:
+    begun = {m.name: m.feature_level for m, _ in bootstrap if isinstance(m, stored.FeatureLevelRecord)}
+    if not image.features and not begun:
+        raise UnreadableMetadata(
+            f"There is no metadata in {path}, and no {BOOTSTRAP_CHECKPOINT} to begin with: restore them from a backup."
+        )
+    for name, level in {METADATA_VERSION: 0, **image.features, **begun}.items():
+        _check_level(name, level, f"The cluster in {path}")
+
+
+def _check_level(name: str, level: int, where: str) -> None:
+    unknown = unknown_level(name, level)
+    if unknown is not None:
+        raise UnreadableMetadata(f"{where} has {unknown}.")
+
+
+class _Replay:
+    """Batches to an image: all records are applied at once, so that nothing is copied twice."""
+
+    def __init__(self, image: MetadataImage, node_id: int, snapshot: Snapshot) -> None:
+        self._image = image
+        self._node_id = node_id
+        self._records: list[Message] = []
+        self._begun_at: int | None = None
+        self._voters: list[int] = []
+        self._last = (image.offset, image.epoch, image.leader_id)
+        self.voter: stored.VotersVoter | None = None
+        self.timestamp_ms = snapshot.last_contained_ms
+        self.size = 0
+        for message in snapshot.control:
+            self._take_control(message)
+
+    @property
+    def is_in_transaction(self) -> bool:
+        return self._begun_at is not None
+
+    def take(self, batch: MetadataBatch) -> None:
+        self.timestamp_ms = batch.timestamp_ms
+        self.size += batch.size
+        for message in batch.messages:
+            if batch.is_control:
+                self._take_control(message)
+            else:
+                self._take_record(message)
+        self._last = (batch.last_offset, batch.leader_epoch, self._last[2])
+
+    def _take_control(self, message: Message) -> None:
+        if isinstance(message, stored.VotersRecord):
+            self._voters = [voter.voter_id for voter in message.voters]
+            self.voter = message.voters[0] if message.voters else None
+        elif isinstance(message, stored.LeaderChangeMessage):
+            self._voters = [voter.voter_id for voter in message.voters]
+            self._last = (*self._last[:2], message.leader_id)
+        elif isinstance(message, stored.KRaftVersionRecord):
+            _check_level(_KRAFT_VERSION, message.kraft_version, "The metadata quorum")
+
+    def _take_record(self, message: Message) -> None:
+        records = self._records
+        if isinstance(message, stored.BeginTransactionRecord):
+            self._begun_at = len(records)
+        elif isinstance(message, stored.EndTransactionRecord):
+            self._begun_at = None
+        elif isinstance(message, stored.AbortTransactionRecord):
+            del records[self._begun_at :]
+            self._begun_at = None
+        else:
+            records.append(message)
+
+    def finish(self) -> MetadataImage:
+        self._check_voters()
+        if self._begun_at is not None:
+            del self._records[self._begun_at :]
+        offset, epoch, leader_id = self._last
+        image, _ = self._image.apply(self._records, offset=offset, epoch=epoch)
+        return image.led_by(leader_id, offset=offset, epoch=epoch)
+
+    def _check_voters(self) -> None:
+        """Rule 5."""
+        voters = self._voters
+        if len(voters) > 1:
+            named = ", ".join(map(str, voters))
+            raise UnreadableMetadata(f"The metadata quorum has several voters ({named}): this broker leads alone only.")
+        if voters and voters != [self._node_id]:
+            raise UnreadableMetadata(
+                f"The metadata quorum is node {voters[0]}, and this is node {self._node_id}: this broker follows nobody."
+            )

@@ -48,7 +48,10 @@ def _attempt(job: Job, bytes_per_second: float, source: BinaryIO, target: Binary
         for step in clean(disk, job):
             if isinstance(step, Replacement):
                 _send(target, step)
-                if not _receive(source):
+                answer = _receive(source)
+                if answer is None:
+                    raise SystemExit(0)
+                if not answer:
                     discard(disk, job.path)
                     return None
             elif isinstance(step, Progress):
@@ -75,5 +78,9 @@ def _receive(source: BinaryIO) -> object:
 
 
 def _send(target: BinaryIO, said: object) -> None:
-    pickle.dump(said, target, pickle.HIGHEST_PROTOCOL)
-    target.flush()
+    """Say something; end where nobody listens any more, and leave what lies about to the next start."""
+    try:
+        pickle.dump(said, target, pickle.HIGHEST_PROTOCOL)
+        target.flush()
+    except BrokenPipeError:
+        os._exit(0)  # not to be told again by the closing of standard output

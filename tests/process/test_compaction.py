@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -12,11 +15,12 @@ from typing import Any
 
 import confluent_kafka
 import psutil
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from barnabas import Broker
-from broker.helper import HelperCleaner
+from broker.helper import _ROOT, _START, HelperCleaner
 from broker.helper_main import NICENESS
 from storage.compaction.job import Cleaned, Failed, Replacement, Resources
 from storage.log import Log
@@ -115,6 +119,29 @@ async def test_a_helper_that_is_told_no_leaves_nothing_behind(tmp_path: Path) ->
     talk.start()
     assert isinstance(await talk.outcome, Cleaned)
     talk.cleaner.stop()
+
+
+@pytest.mark.parametrize("hears", ["nobody hears it", "nobody answers"])
+def test_a_helper_whose_broker_is_killed_ends_without_a_word(tmp_path: Path, hears: str) -> None:
+    """Rule 2; what it has made is left to the next start, and perhaps to another helper that is at work there by then."""
+    log = dirty_log(tmp_path)
+    command = [sys.executable, "-P", "-c", _START, _ROOT, "1e12"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as helper:
+        assert helper.stdin is not None
+        assert helper.stdout is not None
+        assert helper.stderr is not None
+        if hears == "nobody hears it":
+            helper.stdout.close()
+        pickle.dump(job_for(log), helper.stdin)
+        helper.stdin.flush()
+        if hears == "nobody answers":
+            assert isinstance(pickle.load(helper.stdout), Replacement)
+        else:
+            helper.wait(30)
+        helper.stdin.close()
+        assert helper.stderr.read() == b""
+        assert helper.wait(30) == 0
+    assert list(Path(log.path).glob("*.cleaned"))
 
 
 async def test_a_helper_is_throttled(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.addresses import Addresses
@@ -73,6 +73,11 @@ _CONTROLLER_PORT = 9093
 _SWITCH_S = 0.0005
 """How long a thread may keep the interpreter while the loop wants it; Python's 5 ms would be felt in every tail."""
 
+_YOUNG = 10_000
+"""So many new objects make the collector look; Python's 700 has it look dozens of times at one large request."""
+_FREEZE_EVERY = 1024
+"""Partitions that come, change or go: what is there then is kept from the collector, or it would stand still for all."""
+
 
 class StartError(Exception):
     """The broker cannot start; the message is a sentence for the command line."""
@@ -99,6 +104,7 @@ def run(config: BrokerConfig) -> None:
         sys.stdout.write(f"barnabas ready on {shown}:{listener.port} (node {config.node_id}, {seconds:.2f} s)\n")
         sys.stdout.flush()
         gc.freeze()
+        gc.set_threshold(_YOUNG, 10, 10)
         gc.enable()
 
     loop.set_exception_handler(server.fault)
@@ -158,6 +164,7 @@ class Server:
         self._purgatory.on_wake = self._drain_soon
         self._locks: list[Lock] = []
         self._is_stopping = False
+        self._followed = 0
         self.listeners: list[Listener] = []
         self.controller_listeners: list[Listener] = []
         self.failure: str | None = None
@@ -241,6 +248,7 @@ class Server:
         sessions = Sessions(self._deadlines, config.number("broker.session.timeout.ms"))
         sessions.on_silence = self._fell_silent
         self._controller = Controller(self._metadata_log, self._environment(), sessions)
+        self._controller.soon = self._metadata_log.soon = self._loop.call_soon
         self._replicas = ReplicaManager(
             self._log_manager,
             self._worker,
@@ -359,8 +367,12 @@ class Server:
     def _drain_soon(self) -> None:
         self._loop.call_soon(self._purgatory.drain)
 
-    def _image_changed(self, image: MetadataImage, changes: Changes) -> None:
-        self._replicas.apply(image, changes, self._clock.mono_ms())
+    def _image_changed(self, image: MetadataImage, changes: Changes) -> Iterator[None]:
+        for _ in self._replicas.apply(image, changes, self._clock.mono_ms()):
+            self._followed += 1
+            if self._followed % _FREEZE_EVERY == 0:
+                gc.freeze()
+            yield
         self._groups.image_changed(changes, image, self._config.node_id)
 
     def _fell_silent(self, broker_id: int) -> None:

@@ -5,6 +5,7 @@ RULES    1. Every start begins a new leader epoch: quorum-state is durable befor
             that record is a LeaderChange (in an empty log followed by KRaftVersion and Voters).
          2. One append is one batch, seen whole or not at all. What is larger is split only when it may be. Its bytes
             are written through the Worker: a directory that is slow does not hold up those who ask for nothing here.
+            They are encoded in turns (`turns.py`); an append has its offsets at once, and is written behind those before it.
          3. A record is committed when a sync has covered it; the callbacks come in the order of the appends. At
             most one sync is under way: what comes meanwhile is covered by the next (group commit).
          4. A failed write or sync is final: nothing is committed after it, `on_failed` is told, the node must stop.
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from protocol.messages import stored
 from protocol.records import ControlType
@@ -35,15 +37,16 @@ from replication.formatting import (
 from replication.image import MetadataImage
 from replication.metadata_records import (
     MAX_BATCH_BYTES,
+    DataBatches,
     MetadataBatch,
     SnapshotName,
     Versioned,
     control_records,
-    data_batches,
     read_batches,
 )
 from replication.metadata_replay import Replayed, read_metadata
 from replication.snapshot_files import SnapshotFiles
+from replication.turns import Soon, at_once, in_turns
 from replication.work import Worker
 from storage.checkpoints import PARTITION_METADATA, write_topic_id
 from storage.disk import Disk, StorageError
@@ -63,6 +66,13 @@ _log = logging.getLogger("barnabas.metadata")
 Committed = Callable[[], None]
 
 
+class _Unwritten(NamedTuple):
+    """An append that is not handed to the disk yet: batches, and in between steps that only encode."""
+
+    steps: Iterator[bytearray | None]
+    wall_ms: int
+
+
 class MetadataLog:
     """The log of which this node is the only voter."""
 
@@ -71,6 +81,7 @@ class MetadataLog:
     ) -> None:
         self._log = log
         self._worker = worker
+        self._unwritten: deque[_Unwritten] = deque()
         self._waiting: deque[tuple[int, int, Committed]] = deque()
         self._is_syncing = False
         self._next_offset = log.log_end_offset
@@ -91,6 +102,8 @@ class MetadataLog:
         """Written since the newest snapshot."""
         self.committed_ms = 0
         """When the last committed record was written."""
+        self.soon: Soon = at_once
+        """Gives others their turns while many records are encoded."""
 
     @property
     def next_offset(self) -> int:
@@ -105,21 +118,19 @@ class MetadataLog:
         if self.next_offset == 0 and self.voter is not None:
             messages += voter_records(self.voter)
         batch = control_records(messages, base_offset=self.next_offset, leader_epoch=self.epoch, timestamp_ms=wall_ms)
-        return self._append([batch], wall_ms, committed)
+        return self._append(len(messages), iter([batch]), wall_ms, committed)
 
     def append(
         self, records: Sequence[Versioned], *, wall_ms: int, committed: Committed, is_atomic: bool = True
     ) -> int:
         """Write data records; return the last one's offset."""
-        batches = data_batches(
-            records,
+        batches = DataBatches(
             base_offset=self.next_offset,
             leader_epoch=self.epoch,
             timestamp_ms=wall_ms,
             max_bytes=MAX_BATCH_BYTES,
         )
-        assert not is_atomic or len(batches) == 1, "what must be seen whole fits into one batch"
-        return self._append(batches, wall_ms, committed)
+        return self._append(len(records), _encoded(records, batches, is_atomic=is_atomic), wall_ms, committed)
 
     @property
     def directory(self) -> str:
@@ -161,24 +172,33 @@ class MetadataLog:
         if not self.is_failed:
             self._log.close()
 
-    def _append(self, batches: Iterable[bytearray], wall_ms: int, committed: Committed) -> int:
-        log = self._log
-        work = []
-        for batch in batches:
-            prepared = log.prepare(batch, leader_epoch=self.epoch, wall_ms=wall_ms, origin=Origin.RAFT_LEADER)
-            self._next_offset = prepared.end_offset
-            self.bytes_behind += prepared.size
-            work.append(prepared)
-        last_offset = self._next_offset - 1
+    def _append(self, records: int, steps: Iterator[bytearray | None], wall_ms: int, committed: Committed) -> int:
+        """Give so many records their offsets; write the batches among the steps behind those that came before."""
+        self._next_offset += records
         self._waiting.append((self._next_offset, wall_ms, committed))
-        for prepared in work:
-            self._worker.write(
-                log.directory,
-                prepared.size,
-                partial(log.write, prepared),
-                partial(self._written, prepared, wall_ms),
-            )
-        return last_offset
+        self._unwritten.append(_Unwritten(steps, wall_ms))
+        if len(self._unwritten) == 1:
+            in_turns(self._write_all(), self.soon)
+        return self._next_offset - 1
+
+    def _write_all(self) -> Iterator[None]:
+        unwritten = self._unwritten
+        while unwritten:
+            steps, wall_ms = unwritten[0]
+            for batch in steps:
+                if batch is not None and not self.is_failed:
+                    self._write(batch, wall_ms)
+                yield
+            unwritten.popleft()
+
+    def _write(self, batch: bytearray, wall_ms: int) -> None:
+        log = self._log
+        prepared = log.prepare(batch, leader_epoch=self.epoch, wall_ms=wall_ms, origin=Origin.RAFT_LEADER)
+        assert prepared.end_offset <= self._next_offset, "records have the offsets that were promised"
+        self.bytes_behind += prepared.size
+        self._worker.write(
+            log.directory, prepared.size, partial(log.write, prepared), partial(self._written, prepared, wall_ms)
+        )
 
     def _written(self, prepared: PreparedAppend, wall_ms: int, error: StorageError | None) -> None:
         if error is not None:
@@ -221,6 +241,16 @@ class MetadataLog:
         self.is_failed = True
         if self.on_failed is not None:
             self.on_failed(error)
+
+
+def _encoded(records: Sequence[Versioned], batches: DataBatches, *, is_atomic: bool) -> Iterator[bytearray | None]:
+    """A step for each record, then the batches."""
+    for message, version in records:
+        batches.add(message, version)
+        yield None
+    finished = batches.finish()
+    assert not is_atomic or len(finished) == 1, "what must be seen whole fits into one batch"
+    yield from finished
 
 
 # ---- the start -------------------------------------------------------------------------------------------

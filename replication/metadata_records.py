@@ -177,20 +177,27 @@ def data_batch(messages: Iterable[Versioned], *, base_offset: int, leader_epoch:
     return builder.build()
 
 
-def data_batches(
-    messages: Iterable[Versioned], *, base_offset: int, leader_epoch: int, timestamp_ms: int, max_bytes: int
-) -> list[bytearray]:
-    """The same in as few batches as `max_bytes` allows for each."""
-    batches = []
-    builder = BatchBuilder(base_offset, leader_epoch=leader_epoch)
-    for message, version in messages:
-        value = encode_record(message, version)
-        if builder.count and builder.size + len(value) + _MAX_RECORD_OVERHEAD > max_bytes:
-            batches.append(builder.build())
-            builder = BatchBuilder(builder.next_offset, leader_epoch=leader_epoch)
-        builder.append(timestamp_ms, None, value)
-    batches.append(builder.build())
-    return batches
+class DataBatches:
+    """Data records on their way into as few batches as `max_bytes` allows for each."""
+
+    def __init__(self, *, base_offset: int, leader_epoch: int, timestamp_ms: int, max_bytes: int) -> None:
+        self._builder = BatchBuilder(base_offset, leader_epoch=leader_epoch)
+        self._leader_epoch = leader_epoch
+        self._timestamp_ms = timestamp_ms
+        self._max_bytes = max_bytes
+        self._full: list[bytearray] = []
+
+    def add(self, message: Message, version: int) -> None:
+        """Take the next record."""
+        builder, value = self._builder, encode_record(message, version)
+        if builder.count and builder.size + len(value) + _MAX_RECORD_OVERHEAD > self._max_bytes:
+            self._full.append(builder.build())
+            builder = self._builder = BatchBuilder(builder.next_offset, leader_epoch=self._leader_epoch)
+        builder.append(self._timestamp_ms, None, value)
+
+    def finish(self) -> list[bytearray]:
+        """All batches; nothing is added any more."""
+        return [*self._full, self._builder.build()]
 
 
 def control_records(
@@ -301,13 +308,12 @@ def snapshot_batches(
     offset = len(first)
     records = iter(data)
     while some := list(islice(records, SNAPSHOT_BATCH_RECORDS)):
-        yield from data_batches(
-            some,
-            base_offset=offset,
-            leader_epoch=leader_epoch,
-            timestamp_ms=timestamp_ms,
-            max_bytes=MAX_BATCH_BYTES,
+        batches = DataBatches(
+            base_offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms, max_bytes=MAX_BATCH_BYTES
         )
+        for message, version in some:
+            batches.add(message, version)
+        yield from batches.finish()
         offset += len(some)
     footer = [(ControlType.SNAPSHOT_FOOTER, stored.SnapshotFooterRecord())]
     yield control_records(footer, base_offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)

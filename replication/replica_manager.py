@@ -1,6 +1,7 @@
 """All partitions of this broker: become leader or follower, append, read (seam 5).
 
-RULES    1. What is here follows from the metadata image alone: `apply` makes, changes and deletes.
+RULES    1. What is here follows from the metadata image alone: `apply` makes, changes and deletes, step by step; requests
+            that come between two steps find some partitions as they were and others as they will be.
          2. An append is prepared, written through the Worker, committed, synced when its topic wants that, and
             acknowledged (design D12a, D12b). Appends to one partition are committed in the order of their
             preparation; `done` is called once, often before `append` returns.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -90,22 +91,23 @@ class ReplicaManager:
         self.on_directory_failed: Callable[[str, StorageError], None] | None = None
 
     # ------------------------------------------------------------ following the image
-    def apply(self, image: MetadataImage, changes: Changes, mono_ms: int) -> None:
-        """Make this broker's partitions what `image` says; `changes` says where to look."""
+    def apply(self, image: MetadataImage, changes: Changes, mono_ms: int) -> Iterator[None]:
+        """Make this broker's partitions what `image` says, a step for each; `changes` says where to look."""
         self.image = image
         for topic in changes.removed_topics.values():
-            self._remove(topic)
+            yield from self._remove(topic)
         if any(kind == ResourceType.BROKER for kind, _ in changes.configs):
             self._default_configs.clear()
             renewed = {partition.topic for partition in self.partitions.values()}
         else:
             renewed = {name for kind, name in changes.configs if kind == ResourceType.TOPIC}
         for name in renewed:
-            self._reconfigure(name)
+            yield from self._reconfigure(name)
         for topic_id, indexes in changes.partitions.items():
             topic = image.topics_by_id[topic_id]
             for index in sorted(indexes):
                 self._place(topic, index, topic.partitions[index], mono_ms)
+                yield
 
     def _place(self, topic: TopicImage, index: int, state: PartitionState, mono_ms: int) -> None:
         key = (topic.name, index)
@@ -150,13 +152,14 @@ class ReplicaManager:
         self.partitions[key] = partition
         return partition
 
-    def _remove(self, topic: TopicImage) -> None:
+    def _remove(self, topic: TopicImage) -> Iterator[None]:
         for index in topic.partitions:
             key = (topic.name, index)
             self._failed.discard(key)
             partition = self.partitions.get(key)
             if partition is not None and partition.topic_id == topic.topic_id:
                 self._forget(key, partition)
+            yield
 
     def _forget(self, key: tuple[str, int], partition: Partition) -> None:
         del self.partitions[key]
@@ -192,7 +195,7 @@ class ReplicaManager:
             config = self._default_configs[key] = log_config(own, broker)
         return config
 
-    def _reconfigure(self, topic: str) -> None:
+    def _reconfigure(self, topic: str) -> Iterator[None]:
         known = self.image.topics_by_name.get(topic)
         if known is None:
             return
@@ -201,6 +204,7 @@ class ReplicaManager:
             partition = self.partitions.get((topic, index))
             if partition is not None:
                 partition.update_config(config)
+            yield
 
     # ------------------------------------------------------------ finding
     def find(self, topic: str, index: int) -> Partition:

@@ -2,8 +2,9 @@
 
 RULES    1. Decisions look at the newest image, which holds all that was decided; everybody else sees the published
             one, which holds what is committed. Both are images, so there is no second kind of state to keep in step.
-         2. When records are committed the image they lead to is published through `on_image`; only then is the
-            reply given. A refusal is answered when all that was decided before it is committed.
+         2. When records are committed the partitions follow the image they lead to, step by step (`on_image`); when they
+            have, it is the published one and the reply is given. One image is followed at a time, in their order. A
+            refusal is answered when all that was decided before it is published.
          3. The first image published is the one in which this node's own broker is active.
          4. After a failure of the metadata log nothing is published and nothing answered any more.
          5. This node's own broker is registered and active from the start and lives while the process does; others
@@ -15,7 +16,7 @@ NOT HERE The decisions (`topics.py`, `settings.py`, `brokers.py`, `heartbeats.py
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -64,6 +65,7 @@ from replication.metadata_log import MetadataLog
 from replication.metadata_records import Versioned
 from replication.record_versions import METADATA_VERSION, WITH_TRANSACTIONS, features_for
 from replication.state_machine import Decision
+from replication.turns import Soon, at_once, in_turns
 
 Reply = Callable[[Any], None]
 Decide = Callable[[MetadataImage, Environment, Any], Decision[Any]]
@@ -81,7 +83,7 @@ _UNSEEN = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 
 
 class _Pending:
-    """A decision that is not committed; `image` is None where there was nothing to write."""
+    """A decision that is not published; `image` is None where there was nothing to write."""
 
     __slots__ = ("changes", "done", "image")
 
@@ -100,10 +102,14 @@ class Controller:
         self._sessions = sessions
         self._newest = log.image
         self._pending: deque[_Pending] = deque()
+        self._committed_ones = 0  # of those that are pending, the first ones
         self._is_announced = False
         self.image = log.image
         """The published image."""
-        self.on_image: Callable[[MetadataImage, Changes], None] | None = None
+        self.on_image: Callable[[MetadataImage, Changes], Iterator[None]] = _follow_nothing
+        """Lets partitions and groups follow an image, in steps."""
+        self.soon: Soon = at_once
+        """Gives others their turns between the steps."""
 
     def start(
         self,
@@ -247,26 +253,38 @@ class Controller:
         self._log.append(records, wall_ms=wall_ms, committed=self._committed, is_atomic=is_atomic)
 
     def _committed(self) -> None:
-        """The oldest append is committed: publish it, answer it, and the refusals behind it."""
-        pending = self._pending
-        first = pending.popleft()
-        if first.image is not None:
-            self._publish(first.image, first.changes)
-        first.done()
-        while pending and pending[0].image is None:
-            pending.popleft().done()
+        """The oldest append that was not committed is."""
+        self._committed_ones += 1
+        if self._committed_ones == 1:
+            in_turns(self._publish_committed(), self.soon)
 
-    def _publish(self, image: MetadataImage, changes: Changes | None) -> None:
-        self.image = image
-        if self._is_announced and self.on_image is not None and changes is not None:
-            self.on_image(image, changes)
+    def _publish_committed(self) -> Iterator[None]:
+        """Publish what is committed, answer it, and the refusals behind each."""
+        pending = self._pending
+        while self._committed_ones:
+            yield from self._publish(pending[0])
+            pending.popleft().done()
+            while pending and pending[0].image is None:
+                pending.popleft().done()
+            self._committed_ones -= 1
+
+    def _publish(self, decided: _Pending) -> Iterator[None]:
+        image, changes = decided.image, decided.changes
+        if image is not None and changes is not None:
+            if self._is_announced:
+                yield from self.on_image(image, changes)
+            self.image = image
 
     def _announce(self, ready: Callable[[], None]) -> None:
-        """Rule 3: what was there before this start is told at once."""
+        """Rule 3: what was there before this start is told at once, for nobody else has turns yet."""
         self._is_announced = True
-        if self.on_image is not None:
-            self.on_image(self.image, Changes.everything(self.image))
+        for _ in self.on_image(self.image, Changes.everything(self.image)):
+            pass
         ready()
+
+
+def _follow_nothing(_image: MetadataImage, _changes: Changes) -> Iterator[None]:
+    return iter(())
 
 
 def _nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ class ControllerWorld:
         self.sessions = Sessions(self.deadlines, SESSION_MS)
         self.controller = Controller(self.log, self.environment(), self.sessions)
         self.sessions.on_silence = lambda broker: self.controller.fence_silent(broker, wall_ms=WALL_MS)
-        self.controller.on_image = lambda image, changes: self.images.append((image, changes))
+        self.controller.on_image = self._follow
         registration = Registration(
             broker_id=1,
             cluster_id=self.identity.cluster_id,
@@ -149,6 +150,10 @@ class ControllerWorld:
         )
         self.controller.start(registration, CONTROLLER_ENDPOINTS, wall_ms=WALL_MS, ready=lambda: None)
         return self
+
+    def _follow(self, image: MetadataImage, changes: Changes) -> Iterator[None]:
+        self.images.append((image, changes))
+        yield
 
     def environment(self) -> Environment:
         """What decisions may look at."""

@@ -205,7 +205,8 @@ class World:
 
     def apply(self, *records: Message) -> None:
         self.image, changes = self.image.apply(records, offset=self.image.offset + len(records), epoch=1)
-        self.replicas.apply(self.image, changes, self.mono_ms)
+        for _ in self.replicas.apply(self.image, changes, self.mono_ms):
+            pass
 
     def create(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,9 @@ from protocol.messages.quorum import AllocateProducerIdsRequest
 from protocol.primitives import uuid_from_text
 from protocol.schema import Message
 from replication.controller.brokers import Registration, register
-from replication.image import NO_LEADER, Changes, ResourceType
+from replication.image import NO_LEADER, Changes, MetadataImage, ResourceType
 from replication.metadata_records import read_batches
+from replication.turns import STEPS_A_TURN
 from storage.disk import StorageError
 from tests.support.admin_cases import (
     APPEND,
@@ -264,7 +267,12 @@ def test_the_answer_comes_after_the_image_and_the_image_after_the_sync(tmp_path:
     """Rule 2: who gets the answer finds the partitions ready."""
     world = ControllerWorld(tmp_path).start()
     order: list[str] = []
-    world.controller.on_image = lambda image, _: order.append(f"image {sorted(image.topics_by_name)}")
+
+    def follow(image: MetadataImage, _: Changes) -> Iterator[None]:
+        order.append(f"image {sorted(image.topics_by_name)}")
+        yield
+
+    world.controller.on_image = follow
     world.worker.is_held = True
     for name in "ab":
         world.controller.submit(create(topic(name)), wall_ms=WALL_MS, reply=lambda r: order.append(r.topics[0].name))
@@ -274,6 +282,43 @@ def test_the_answer_comes_after_the_image_and_the_image_after_the_sync(tmp_path:
     assert order == ["image ['a']", "a"]
     world.worker.let_through()
     assert order == ["image ['a']", "a", "image ['a', 'b']", "b"]
+
+
+def test_large_decisions_are_encoded_and_followed_in_turns(tmp_path: Path) -> None:
+    """Rule 2: nobody sees a part of an image, or has an answer before its partitions follow; the order stays."""
+    world = ControllerWorld(tmp_path).start()
+    turns: deque[Callable[[], None]] = deque()
+    world.controller.soon = world.log.soon = turns.append
+    order: list[str] = []
+    count = 2 * STEPS_A_TURN + 1
+
+    def follow(image: MetadataImage, changes: Changes) -> Iterator[None]:
+        for indexes in changes.partitions.values():
+            for _ in indexes:
+                assert world.image is not image, "not published yet"
+                yield
+        order.append(f"image {sorted(image.topics_by_name)}")
+
+    def submit(name: str, partitions: int) -> None:
+        request = create(topic(name, partitions))
+        world.controller.submit(
+            request, wall_ms=WALL_MS, reply=lambda r: order.append(ErrorCode(r.topics[0].error_code).name)
+        )
+
+    world.controller.on_image = follow
+    submit("large", count)
+    submit("small", 1)
+    submit("large", 1)
+    assert order == []
+    assert world.batches()[-1].last_offset < world.log.next_offset - count, "encoded in later turns"
+    while turns and not order:
+        assert world.image.topics_by_name == {}
+        turns.popleft()()
+    while turns:
+        turns.popleft()()
+    assert order == ["image ['large']", "NONE", "image ['large', 'small']", "NONE", "TOPIC_ALREADY_EXISTS"]
+    assert [len(batch.messages) for batch in world.batches()[-2:]] == [count + 1, 2]
+    assert len(world.image.topics_by_name["large"].partitions) == count
 
 
 def test_a_refusal_waits_for_what_it_refers_to(tmp_path: Path) -> None:

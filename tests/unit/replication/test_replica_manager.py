@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.stored import ConfigRecord
+from protocol.messages.stored import ConfigRecord, PartitionRecord, TopicRecord
 from protocol.records import BatchBuilder
 from replication.image import ResourceType
 from replication.partition import FetchPosition, Reader
@@ -59,6 +59,26 @@ def refusal(world, topic="t", index=0):
 
 
 # ---------------------------------------------------------------- following the image
+
+
+def test_requests_between_two_steps_find_each_partition_old_or_new(world, outcomes):
+    """Rule 1: what is not made yet is asked for again, what is made serves."""
+    records = [TopicRecord(name="u", topic_id=bytes(15) + b"u")]
+    records += [
+        PartitionRecord(
+            partition_id=index, topic_id=bytes(15) + b"u", replicas=[1], isr=[1], leader=1, leader_epoch=0,
+            partition_epoch=0,
+        )
+        for index in range(2)
+    ]  # fmt: skip
+    image, changes = world.image.apply(records, offset=10, epoch=1)
+    steps = world.replicas.apply(image, changes, world.mono_ms)
+    next(steps)
+    append(world, outcomes, topic="u", index=0)
+    assert refusal(world, "u", 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert list(steps) == [None]
+    append(world, outcomes, topic="u", index=1)
+    assert outcomes == [(ErrorCode.NONE, 0)] * 2
 
 
 def test_image_makes_and_deletes_partitions(world):

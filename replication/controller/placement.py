@@ -29,7 +29,7 @@ class _Ring:
         """Begin at some broker, in round 0."""
         self._round = 0
         self._used = 0
-        self._offset = self._random_below(len(self._brokers)) if self._brokers else 0
+        self._offset = self._random_below(len(self._brokers)) if len(self._brokers) > 1 else 0
 
     def next(self, round_: int) -> int | None:
         """A broker that this partition (its number is the round) has not got from here yet."""

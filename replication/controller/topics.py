@@ -11,11 +11,13 @@ NOT HERE Which brokers hold a partition (`assignments.py`), a topic's settings (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import (
     CreatableTopic,
+    CreatableTopicConfigs,
     CreatableTopicResult,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -78,6 +80,29 @@ def create_topics(
     return Decision([] if request.validate_only else records, CreateTopicsResponse(topics=results))
 
 
+class _Making:
+    """What the topics of one request have in common, found out once for all of them."""
+
+    def __init__(self, image: MetadataImage, environment: Environment) -> None:
+        self.image = image
+        self.environment = environment
+        self.placer = Placer(image.brokers.values(), environment.random_below)
+        self._described: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
+
+    @cached_property
+    def taken(self) -> dict[str, str]:
+        """The topics that there are, by what no other may be like."""
+        return {collision_key(name): name for name in reversed(self.image.topics_by_name)}
+
+    def described(self, own: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        """Every setting of a topic whose own ones are `own`."""
+        key = frozenset(own.items())
+        found = self._described.get(key)
+        if found is None:
+            found = self._described[key] = effective_topic_settings(self.image, self.environment, own)
+        return found
+
+
 def _create_all(
     image: MetadataImage, environment: Environment, topics: list[CreatableTopic]
 ) -> tuple[list[Versioned], list[CreatableTopicResult]]:
@@ -86,10 +111,10 @@ def _create_all(
         return [], [_not_created(topic.name, refusal) for topic in topics]
     records: list[Versioned] = []
     results = []
-    placer = Placer(image.brokers.values(), environment.random_below)
+    making = _Making(image, environment)
     for topic in topics:
         try:
-            made, result = _create_topic(image, environment, topic, placer)
+            made, result = _create_topic(making, topic)
         except KafkaError as error:
             results.append(_not_created(topic.name, error))
         else:
@@ -111,12 +136,11 @@ def _too_many_partitions(environment: Environment, topics: Iterable[CreatableTop
     return total > MAX_RECORDS
 
 
-def _create_topic(
-    image: MetadataImage, environment: Environment, topic: CreatableTopic, placer: Placer
-) -> tuple[list[Versioned], CreatableTopicResult]:
-    _check_new_name(image, topic.name)
+def _create_topic(making: _Making, topic: CreatableTopic) -> tuple[list[Versioned], CreatableTopicResult]:
+    image, environment = making.image, making.environment
+    _check_new_name(making, topic.name)
     settings, setting_records = new_topic_settings(image, environment, topic)
-    assignments = _assignments(image, environment, topic, placer)
+    assignments = _assignments(image, environment, topic, making.placer)
     topic_id = environment.new_id()
     partitions = partition_records(image, topic_id, assignments)
     result = CreatableTopicResult(
@@ -125,22 +149,19 @@ def _create_topic(
         error_code=ErrorCode.NONE,
         num_partitions=len(partitions),
         replication_factor=len(assignments[0].replicas),
-        configs=effective_topic_settings(image, environment, settings),
+        configs=making.described(settings),
     )
     return [(TopicRecord(name=topic.name, topic_id=topic_id), 0), *setting_records, *partitions], result
 
 
-def _check_new_name(image: MetadataImage, name: str) -> None:
-    if name in image.topics_by_name:
+def _check_new_name(making: _Making, name: str) -> None:
+    if name in making.image.topics_by_name:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     check_topic_name(name)
     if "." in name or "_" in name:
-        key = collision_key(name)
-        for other in image.topics_by_name:
-            if collision_key(other) == key:
-                raise KafkaError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
-                )
+        other = making.taken.get(collision_key(name))
+        if other is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
 def _assignments(

@@ -57,6 +57,7 @@ from replication.image import Changes, MetadataImage
 from replication.image import Endpoint as RegisteredEndpoint
 from replication.metadata_log import open_metadata_log
 from replication.metadata_records import UnreadableMetadata
+from replication.metadata_loss import refuse_a_loss
 from replication.metadata_replay import Replayed, read_metadata
 from replication.metadata_snapshots import MetadataSnapshots
 from replication.moves import Moves
@@ -211,7 +212,10 @@ class Server:
         directories = [os.path.abspath(path) for path in config.log_dirs]
         metadata = os.path.abspath(config.metadata_log_dir)
         identity = identify(disk, directories, node_id=config.node_id, metadata_directory=metadata)
-        found = None if identity is None else read_metadata(disk, identity)
+        found = None
+        if identity is not None:
+            found = read_metadata(disk, identity)
+            refuse_a_loss(disk, identity, found)
         everywhere = list(dict.fromkeys((*directories, metadata)))
         for path in everywhere:
             disk.make_dirs(path)

@@ -6,12 +6,14 @@ RULES    1. Nothing is written, cut or removed: what this node does not understa
          4. While the cluster has no features it has not begun: its first records are those of the zero checkpoint (Kafka 4.4)
             or of bootstrap.checkpoint (before). Without either it is refused: a log may have been lost.
          5. A quorum is this node alone, or it is refused.
-NOT HERE What a record means (`image.py`), mending and leading the log (`metadata_log.py`).
+NOT HERE What a record means (`image.py`), what to think of an end that is not whole (`metadata_loss.py`), mending and
+         leading the log (`metadata_log.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from protocol.errors import KafkaError
 from protocol.messages import stored
@@ -34,6 +36,14 @@ from storage.disk import Disk
 from storage.inspection.batches import FoundBatch, walk
 
 _KRAFT_VERSION = "kraft.version"
+
+
+class LeftOver(NamedTuple):
+    """Bytes of the log that are no whole batch which comes next."""
+
+    path: str
+    position: int
+    length: int
 
 
 class Replayed:
@@ -68,6 +78,10 @@ class Replayed:
         """Bytes behind the snapshot."""
         self.timestamp_ms = replay.timestamp_ms
         self.is_in_transaction = replay.is_in_transaction
+        self.removed = replay.removed
+        """Ids of topics that the log behind the snapshot removes."""
+        self.left_over: LeftOver | None = None
+        """What lies behind the last whole batch."""
         self.bootstrap = [] if self.image.features else bootstrap
         """What a new cluster begins with; empty when it has begun."""
         _check_levels(self.image, self.bootstrap, snapshots.directory)
@@ -93,23 +107,29 @@ def read_metadata(disk: Disk, identity: Identity) -> Replayed:
     start, snapshot = loaded
     first = [] if start.end_offset else snapshot.data
     bootstrap = _bootstrap_records(disk, identity.metadata_directory, first)
-    return Replayed(identity, snapshots, loaded, bootstrap, _stored_batches(disk, path, bases, start.end_offset))
+    left_over: list[LeftOver] = []
+    batches = _stored_batches(disk, path, bases, start.end_offset, left_over.append)
+    found = Replayed(identity, snapshots, loaded, bootstrap, batches)
+    found.left_over = left_over[0] if left_over else None
+    return found
 
 
-def _stored_batches(disk: Disk, path: str, bases: Sequence[int], offset: int) -> Iterator[MetadataBatch]:
-    """The batches from `offset` on, up to the first that is not whole or does not come next."""
+def _stored_batches(
+    disk: Disk, path: str, bases: Sequence[int], offset: int, leave: Callable[[LeftOver], None]
+) -> Iterator[MetadataBatch]:
+    """The batches from `offset` on, up to the first that is not whole or does not come next, which is left over."""
     for base, following in zip(bases, [*bases[1:], None], strict=False):
         if following is not None and following <= offset:
             continue
         file = disk.open(f"{path}/{base:020d}.log", write=False)
         try:
             for found in walk(file):
-                if not isinstance(found, FoundBatch):
-                    return
-                header = found.header
-                if header.last_offset < offset:
-                    continue
-                if not found.is_valid or header.base_offset < offset:
+                if isinstance(found, FoundBatch):
+                    header = found.header
+                    if found.is_valid and header.last_offset < offset:
+                        continue
+                if not isinstance(found, FoundBatch) or not found.is_valid or header.base_offset < offset:
+                    leave(LeftOver(file.path, found.position, file.size() - found.position))
                     return
                 offset = header.last_offset + 1
                 yield _decoded(found)
@@ -158,6 +178,7 @@ class _Replay:
         self._node_id = node_id
         self._records: list[Message] = []
         self._begun_at: int | None = None
+        self.removed: set[bytes] = set()
         self._voters: list[int] = []
         self._last = (image.offset, image.epoch, image.leader_id)
         self.voter: stored.VotersVoter | None = None
@@ -201,6 +222,8 @@ class _Replay:
             self._begun_at = None
         else:
             records.append(message)
+            if isinstance(message, stored.RemoveTopicRecord):
+                self.removed.add(message.topic_id)
 
     def finish(self) -> MetadataImage:
         self._check_voters()

@@ -17,7 +17,9 @@ from protocol.errors import KafkaError
 from replication.formatting import METADATA_DIRECTORY, Identity, UnusableDirectory
 from replication.image import MetadataImage
 from replication.metadata_log import open_metadata_log
+from replication.metadata_loss import refuse_a_loss
 from replication.metadata_records import UnreadableMetadata
+from replication.metadata_replay import read_metadata
 from replication.work import InlineWorker
 from storage.disk import Disk, StorageError
 from storage.inspection.findings import Finding, Severity
@@ -69,7 +71,9 @@ class RecoveryRun:
         path = f"{node.metadata_directory}/{METADATA_DIRECTORY}"
         manager = self._manager()
         try:
-            log = open_metadata_log(self._disk, manager.engine_factory, identity, InlineWorker())
+            found = read_metadata(self._disk, identity)
+            refuse_a_loss(self._disk, identity, found)
+            log = open_metadata_log(self._disk, manager.engine_factory, identity, InlineWorker(), found=found)
         except (UnreadableMetadata, UnusableDirectory, StorageError) as error:
             self._refuse(Severity.REFUSED, path, str(error))
             return False

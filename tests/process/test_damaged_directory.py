@@ -5,11 +5,15 @@ RULES    1. A failure prints its seed; `damage` with it does the same damage aga
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
 import confluent_kafka
@@ -18,6 +22,8 @@ import pytest
 from barnabas import Broker
 from barnabas.embedded import BrokerError
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic
+from storage.log_manager import CLEAN_SHUTDOWN
+from tests.process.damaging import served_by
 from tests.support.data_directory import PARTITIONS, copied, damage, make_data_directory
 from tests.support.raw_client import RawClient
 
@@ -113,23 +119,6 @@ def test_a_damaged_directory_is_served_or_refused_with_a_sentence(seed: int, who
     broker.close()
 
 
-def test_an_index_of_transactions_of_another_version_takes_the_directory_away(whole: Path, tmp_path: Path) -> None:
-    """A sentence, no fault; the doctor builds the index anew."""
-    path = copied(whole, tmp_path / "data")
-    index = path / "plain-0" / "00000000000000000000.txnindex"
-    index.write_bytes(b"\0\1" + index.read_bytes()[2:])
-    broker = Broker(path).start()
-    with suppress(OSError, EOFError):
-        fetch_everything(broker.bootstrap)
-    with suppress(BrokerError):
-        broker.stop()
-    assert "no log directory is left: Cannot understand the index" in broker.log()
-    assert "Traceback" not in broker.log()
-    broker.close()
-    assert doctor(path, "--repair").returncode == 0
-    assert index.read_bytes()[:2] == bytes(2)
-
-
 def test_a_running_broker_keeps_the_doctor_out(tmp_path: Path) -> None:
     """A sentence and exit status 2; with --read-only the doctor looks."""
     with Broker(tmp_path / "data"):
@@ -138,3 +127,70 @@ def test_a_running_broker_keeps_the_doctor_out(tmp_path: Path) -> None:
         assert visit.stderr.startswith("barnabas: Cannot lock ")
         assert "--read-only" in visit.stderr
         assert doctor(tmp_path / "data", "--read-only").returncode == 0
+
+
+def hashes(path: Path) -> dict[str, str]:
+    """What is in every file."""
+    return {str(file): sha256(file.read_bytes()).hexdigest() for file in path.rglob("*") if file.is_file()}
+
+
+def metadata_log(path: Path) -> Path:
+    return path / "__cluster_metadata-0" / "00000000000000000000.log"
+
+
+def cut_in_the_middle(path: Path) -> None:
+    os.truncate(metadata_log(path), metadata_log(path).stat().st_size // 2)
+
+
+def flip_in_the_middle(path: Path) -> None:
+    content = bytearray(metadata_log(path).read_bytes())
+    content[len(content) // 2] ^= 4
+    metadata_log(path).write_bytes(content)
+
+
+def without_a_log(path: Path) -> None:
+    for file in metadata_log(path).parent.glob("*.log"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("harm", [cut_in_the_middle, flip_in_the_middle, without_a_log])
+def test_a_metadata_log_that_has_lost_topics_is_refused(
+    whole: Path, tmp_path: Path, harm: Callable[[Path], None], is_clean: bool
+) -> None:
+    """The records would be put away with a word in the log at most; the sentence says what to do, and nothing is changed."""
+    path = copied(whole, tmp_path / "data")
+    if not is_clean:
+        (path / CLEAN_SHUTDOWN).unlink()
+    harm(path)
+    before = hashes(path)
+    foreseen = doctor(path)
+    broker = Broker(path)
+    with pytest.raises(BrokerError, match=r"(has lost its end|was closed whole)[^\n]* [Rr]estore .* from a copy"):
+        broker.start()
+    assert len(SENTENCE.findall(broker.log())) == 1
+    assert "refuses: " in foreseen.stdout
+    assert hashes(path) == before
+    (path / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    for name in {topic for topic, _ in PARTITIONS} | {"__consumer_offsets"}:
+        for directory in path.glob(f"{name}-?"):
+            shutil.rmtree(directory)
+    broker.start()
+    broker.close()
+
+
+def test_a_metadata_log_with_a_torn_end_is_cut(whole: Path, tmp_path: Path) -> None:
+    """What a crash leaves of an append that was not committed."""
+    path = copied(whole, tmp_path / "data")
+    (path / CLEAN_SHUTDOWN).unlink()
+    size = metadata_log(path).stat().st_size
+    with metadata_log(path).open("ab") as file:
+        file.write(metadata_log(path).read_bytes()[:100])
+    with Broker(path) as broker:
+        assert len(fetchable(broker.bootstrap)) == len(PARTITIONS)
+        assert f"from {size + 100} to {size} bytes" in broker.log()
+
+
+def fetchable(bootstrap: str) -> list[tuple[str, int]]:
+    """The partitions that can be read."""
+    return [place for place, served in served_by(bootstrap).items() if not served.errors]

@@ -99,26 +99,52 @@ def copied(source: Path, target: Path) -> Path:
 
 
 def damage(path: Path, dice: random.Random) -> list[str]:
-    """Change some files at random; what was done, in words."""
-    if dice.random() < 0.3:
-        (path / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    """Change some files at random, those of every kind alike; what was done, in words."""
     done = []
-    for _ in range(dice.choice((1, 1, 2, 3))):
-        files = sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
-        file = dice.choice(files)
-        content = bytearray(file.read_bytes())
-        at = dice.randrange(len(content))
-        kind = dice.choice(("flip", "flip", "overwrite", "cut", "append", "delete"))
-        if kind == "flip":
-            content[at] ^= 1 << dice.randrange(8)
-        elif kind == "overwrite":
-            content[at : at + 20] = dice.randbytes(min(20, len(content) - at))
-        elif kind == "cut":
-            del content[at:]
-        elif kind == "append":
-            content += dice.randbytes(dice.randrange(1, 100))
-        file.write_bytes(content)
-        if kind == "delete":
-            file.unlink()
-        done.append(f"{kind} {file.relative_to(path)} at {at}")
+    if dice.random() < 0.4:
+        (path / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+        done.append("no clean shutdown")
+    for _ in range(dice.choice((1, 1, 1, 2, 3))):
+        kinds: dict[str, list[Path]] = {}
+        for file in sorted(path.rglob("*")):
+            if file.is_file():
+                internal = file.parent.name.partition("-")[0] if file.parent.name.startswith("__") else ""
+                kinds.setdefault(internal + (file.suffix or file.name), []).append(file)
+        file = dice.choice(kinds[dice.choice(sorted(kinds))])
+        done.append(f"{_damage(file, dice)} {file.relative_to(path)}")
     return done
+
+
+def _damage(file: Path, dice: random.Random) -> str:
+    content = bytearray(file.read_bytes())
+    at = dice.randrange(len(content) or 1)
+    length = dice.choice((1, 4, 20, 200))
+    match dice.choice(("flip", "flip", "flip", "random bytes", "zeros", "cut", "empty", "append", "delete", "strange")):
+        case "flip" if content:
+            content[at] ^= 1 << dice.randrange(8)
+            file.write_bytes(content)
+            return f"flip at {at}"
+        case "random bytes":
+            content[at : at + length] = dice.randbytes(length)
+            file.write_bytes(content)
+            return f"{length} random bytes at {at}"
+        case "zeros":
+            content[at : at + length] = bytes(length)
+            file.write_bytes(content)
+            return f"{length} zeros at {at}"
+        case "cut":
+            file.write_bytes(content[:at])
+            return f"cut at {at}"
+        case "append":
+            file.write_bytes(content + dice.choice((bytes(length), dice.randbytes(length))))
+            return f"append {length} to"
+        case "delete":
+            file.unlink()
+            return "delete"
+        case "strange":
+            name = dice.choice(("00000000000000000000.log.swap", "notes.txt", "00000000000000000007.cleaned", "1.log"))
+            (file.parent / name).write_bytes(dice.randbytes(length))
+            return f"{name} beside"
+        case _:
+            file.write_bytes(b"")
+            return "empty"

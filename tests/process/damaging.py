@@ -1,0 +1,299 @@
+"""Random damage to a stopped node, a start, and somebody who knows what every record was; for as many seeds as one likes.
+
+    python -m tests.process.damaging --count 200 [--seed N]        or: make damage COUNT=200
+
+RULES    1. A trial stops a node, cleanly or not, damages some of its files (of every kind alike), asks the doctor, starts
+            the broker, reads all and writes to everything, stops, and starts again. Its seed does it all once more.
+         2. The broker starts and serves, or ends with exit status 1 and one sentence. It has no fault, it does not end
+            later, and what it did to a log stands in its own log.
+         3. What is served has a right CRC and is what was written at that offset; what a second start serves is what the
+            first one did, and what was written meanwhile.
+         4. The doctor has told whether the start refuses. After `--repair` the directory starts, or the doctor has said
+            that it cannot be helped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import confluent_kafka
+
+from barnabas import Broker
+from barnabas.embedded import BrokerError
+from protocol.errors import ErrorCode
+from protocol.messages.produce_fetch import (FetchPartition, FetchRequest, FetchTopic, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic)
+from protocol.records import BatchBuilder, crc_is_valid, headers, records
+from tests.support.data_directory import PARTITIONS, damage, make_data_directory
+from tests.support.loading import produce_request
+from tests.support.logs import NOW_MS
+from tests.support.raw_client import RawClient
+
+SENTENCE = re.compile(r"^barnabas: .*\.$")
+FAULT = re.compile(r"Traceback|fault|CRITICAL")
+WORDS = re.compile(r"WARNING|ERROR")
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 2,
+    "log.retention.ms": -1,
+    "log.retention.check.interval.ms": 1000,
+}
+_VERSION = 11
+_EARLIEST = -2
+_MAX_BYTES = 1 << 16
+_GROUP = "readers"
+
+Place = tuple[str, int]
+Content = dict[int, tuple[bytes | None, bytes | None]]
+"""Key and value by offset."""
+
+
+class Served(NamedTuple):
+    """What a broker has answered for one partition."""
+
+    content: Content
+    errors: set[str]
+
+
+class Failed(AssertionError):
+    """A rule was broken."""
+
+
+def served_by(bootstrap: str) -> dict[Place, Served]:
+    """Everything there is, each CRC checked."""
+    found = {}
+    for place in PARTITIONS:
+        found[place] = _partition(bootstrap, place)
+    return found
+
+
+def _partition(bootstrap: str, place: Place) -> Served:
+    content: Content = {}
+    errors: set[str] = set()
+    offset = 0
+    with RawClient(bootstrap) as client:
+        while True:
+            wanted = FetchPartition(partition=place[1], fetch_offset=offset, partition_max_bytes=_MAX_BYTES)
+            request = FetchRequest(
+                max_wait_ms=0, min_bytes=0, max_bytes=_MAX_BYTES, topics=[FetchTopic(topic=place[0], partitions=[wanted])]
+            )
+            (data,) = client.ask(request, _VERSION).responses[0].partitions
+            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and not offset and (offset := _start(client, place)):
+                continue
+            if data.error_code:
+                errors.add(ErrorCode(data.error_code).name)
+                return Served(content, errors)
+            batches = headers(data.records or b"")
+            if not batches:
+                return Served(content, errors)
+            for position, header in batches:
+                if not crc_is_valid(data.records, position, header):
+                    errors.add(f"CRC of the batch at {header.base_offset}")
+                elif header.next_offset <= offset:
+                    errors.add(f"batch at {header.base_offset} for offset {offset}")
+                else:
+                    for record in records(data.records, position, header, max_bytes=1 << 24):
+                        content[record.offset] = _bytes(record.key), _bytes(record.value)
+                offset = max(offset + 1, header.next_offset)
+
+
+def _start(client: RawClient, place: Place) -> int:
+    wanted = ListOffsetsPartition(partition_index=place[1], timestamp=_EARLIEST)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=place[0], partitions=[wanted])])
+    offset: int = client.ask(request, 5).topics[0].partitions[0].offset
+    return offset
+
+
+def _bytes(data: Any) -> bytes | None:
+    return None if data is None else bytes(data)
+
+
+def write_to_all(bootstrap: str) -> dict[Place, str]:
+    """A record to every partition; what each said."""
+    builder = BatchBuilder()
+    builder.append(NOW_MS, None, b"written after the damage")
+    said = {}
+    with RawClient(bootstrap) as client:
+        for topic, partition in PARTITIONS:
+            request = produce_request({topic: [bytes(builder.build())]})
+            request.topic_data[0].partition_data[0].index = partition
+            (answer,) = client.ask(request, 9).responses[0].partition_responses
+            said[topic, partition] = ErrorCode(answer.error_code).name
+    return said
+
+
+def commit(bootstrap: str) -> int:
+    """Commit an offset of the group, and what was committed before."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": _GROUP})
+    (before,) = consumer.committed([confluent_kafka.TopicPartition("plain", 1)], timeout=20)
+    consumer.commit(offsets=[confluent_kafka.TopicPartition("plain", 1, 4)], asynchronous=False)
+    consumer.close()
+    return int(before.offset)
+
+
+def doctor(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The command."""
+    command = [sys.executable, "-m", "barnabas", "doctor", str(path), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+class Trial:
+    """One seed."""
+
+    def __init__(self, whole: Path, truth: dict[Place, Content], folder: Path, seed: int) -> None:
+        self.truth = truth
+        self.path = folder / f"data-{seed}"
+        self.problems: list[str] = []
+        self.outcome = "served"
+        shutil.copytree(whole, self.path)
+        self.done = damage(self.path, random.Random(seed))
+        self.broker = Broker(self.path, settings=SETTINGS)
+
+    def run(self) -> None:
+        """All of it; `problems` tells what was wrong."""
+        mended = self.path.with_name(self.path.name + "-mended")
+        shutil.copytree(self.path, mended)
+        foreseen = self._foreseen()
+        try:
+            self._start_and_use(foreseen)
+        finally:
+            self.broker.close()
+        if not self._cannot_be_helped(mended):
+            self._repair(mended)
+        shutil.rmtree(mended)
+        shutil.rmtree(self.path)
+
+    def _cannot_be_helped(self, path: Path) -> bool:
+        """Have the doctor repair it; whether it says that it cannot."""
+        visit = doctor(path, "--repair")
+        self._no_fault(visit.stderr, "the repair")
+        return "refuses" in visit.stdout or "cannot do without" in visit.stdout or visit.returncode == 2
+
+    def _problem(self, text: str) -> None:
+        self.problems.append(text)
+
+    def _foreseen(self) -> str:
+        """What the doctor says that the start does: "" or why it refuses."""
+        visit = doctor(self.path, "--json")
+        self._no_fault(visit.stderr, "the doctor")
+        if visit.returncode == 2:
+            if not re.fullmatch(r"barnabas: .*\.\n", visit.stderr):
+                self._problem(f"the doctor said {visit.stderr!r}")
+            return visit.stderr
+        said = [json.loads(line) for line in visit.stdout.splitlines()]
+        return " ".join(line["text"] for line in said if line["type"] == "refusal" and line["of"] == "start")
+
+    def _no_fault(self, text: str, who: str) -> None:
+        if FAULT.search(text):
+            self._problem(f"{who} had a fault: {text[-3000:]}")
+
+    def _start_and_use(self, foreseen: str) -> None:
+        try:
+            self.broker.start()
+        except BrokerError as error:
+            self.outcome = f"refused: {error}"
+            sentences = [line for line in self.broker.log().splitlines() if SENTENCE.match(line)]
+            if len(sentences) != 1:
+                self._problem(f"no start, and {len(sentences)} sentences: {error}")
+            if not foreseen:
+                self._problem(f"the doctor did not foresee: {error}")
+            self._no_fault(self.broker.log(), "the broker")
+            return
+        if foreseen:
+            self._problem(f"it starts, and the doctor foresaw {foreseen}")
+        try:
+            first = self._use()
+            self.broker.stop()
+        except (BrokerError, OSError, EOFError, confluent_kafka.KafkaException) as error:
+            self._problem(f"it ended later: {error!r}\n{self.broker.log()[-2000:]}")
+            self.outcome = "ended later"
+        else:
+            self._again(first)
+        self._no_fault(self.broker.log(), "the broker")
+
+    def _use(self) -> dict[Place, Served]:
+        first = served_by(self.broker.bootstrap)
+        self._compare(first)
+        for place, code in write_to_all(self.broker.bootstrap).items():
+            if code not in {"NONE"}:
+                self._problem(f"a record to {place} is answered with {code}")
+        commit(self.broker.bootstrap)
+        return served_by(self.broker.bootstrap)
+
+    def _compare(self, found: dict[Place, Served]) -> None:
+        lost = 0
+        for place, (content, errors) in found.items():
+            for error in sorted(errors):
+                self._problem(f"{place}: {error}")
+            truth = self.truth[place]
+            wrong = [offset for offset, record in content.items() if truth.get(offset) != record]
+            if wrong:
+                self._problem(f"{place}: something else at {wrong[:3]}: {content[wrong[0]]}")
+            lost += len(truth.keys() - content.keys())
+        if lost:
+            self.outcome = f"served without {lost} records"
+            if not WORDS.search(self.broker.log()):
+                self._problem(f"{lost} records are not there, and no word about it: {self.broker.log()}")
+
+    def _again(self, first: dict[Place, Served]) -> None:
+        self.broker.start()
+        second = served_by(self.broker.bootstrap)
+        self.broker.stop()
+        for place in first:
+            if first[place].content != second[place].content:
+                self._problem(f"{place}: a second start serves something else")
+
+    def _repair(self, path: Path) -> None:
+        with Broker(path, settings=SETTINGS) as broker:
+            found = served_by(broker.bootstrap)
+            broker.stop()
+            self._no_fault(broker.log(), "the broker after the repair")
+        for place, (content, errors) in found.items():
+            wrong = [offset for offset, record in content.items() if self.truth[place].get(offset) != record]
+            if errors or wrong:
+                self._problem(f"after the repair {place}: {errors} {wrong[:3]}")
+
+
+def written_to(path: Path) -> dict[Place, Content]:
+    """Every record that stands in the files of a directory."""
+    found: dict[Place, Content] = {}
+    for topic, partition in PARTITIONS:
+        content = found[topic, partition] = {}
+        for log in (path / f"{topic}-{partition}").glob("*.log"):
+            data = log.read_bytes()
+            for position, header in headers(data):
+                for record in records(data, position, header, max_bytes=1 << 24):
+                    content[record.offset] = _bytes(record.key), _bytes(record.value)
+    return found
+
+
+def main() -> None:
+    """Run trials, print what came of them."""
+    parser = argparse.ArgumentParser(description="Random damage to a stopped node.")
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="barnabas-damaged-") as folder:
+        make_data_directory(Path(folder, "whole"))
+        truth = written_to(Path(folder, "whole"))
+        for seed in range(options.seed, options.seed + options.count):
+            trial = Trial(Path(folder, "whole"), truth, Path(folder), seed)
+            try:
+                trial.run()
+            except Exception as error:
+                trial.problems.append(f"{error!r}"[:1500])
+            print(seed, trial.outcome, trial.done, flush=True)
+            for problem in trial.problems:
+                print("   PROBLEM", problem, flush=True)
+
+
+if __name__ == "__main__":
+    main()

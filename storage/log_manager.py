@@ -28,6 +28,7 @@ from functools import partial
 from typing import Final
 
 from storage.changes import Change
+from protocol.errors import KafkaError
 from storage.checkpoints import (
     FIRST_DIRTY,
     HIGH_WATERMARKS,
@@ -457,7 +458,7 @@ class LogManager:
     def retain(self, wall_ms: int) -> Iterator[Log]:
         """Drop what has expired, one log a step; a log that was not open is closed again."""
         for log in list(self.logs.values()):
-            if log.is_offline or log.is_changing or log.is_being_cleaned or not log.is_retention_due(wall_ms):
+            if log.is_busy or not log.is_retention_due(wall_ms):
                 continue
             was_open = log.is_open
             try:
@@ -495,6 +496,8 @@ class LogManager:
         """Forget producers that have been idle for too long."""
         for log in self.logs.values():
             if log.is_open:
+            except KafkaError as error:
+                _log.warning("%s is not looked after: %s", log.name, error.message or error.code.name)
                 log.producers.expire(wall_ms)
 
     @staticmethod

@@ -16,6 +16,7 @@ import pytest
 import storage.log_manager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import uuid_text
+from storage.blocking import WouldBlock
 from storage.checkpoints import FIRST_DIRTY, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from storage.disk import Disk, StorageError
 from storage.log import Log
@@ -551,6 +552,36 @@ def test_retention_opens_what_may_have_expired_and_closes_it_again(tmp_path: Pat
     assert disk.reads == []
     assert [log.name for log in manager.retain(NOW_MS + 6500)] == ["t-1"]
     assert manager.logs["t", 1].log_start_offset == 4
+
+
+def test_retention_passes_over_a_log_that_a_thread_is_opening(tmp_path: Path) -> None:
+    """Its turn comes again; nobody may open it twice."""
+    manager = started(tmp_path)
+    append(created(manager), "a")
+    manager.shutdown()
+    manager = started(tmp_path)
+    log = created(manager)
+    with pytest.raises(WouldBlock) as opening:
+        log.open(may_block=False)
+    assert list(manager.retain(NOW_MS)) == []
+    opening.value.run()
+    opening.value.finish()
+    assert list(manager.retain(NOW_MS)) == [log]
+
+
+def test_retention_goes_on_behind_a_log_that_cannot_be_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody is told; the other logs of the directory are in service."""
+    manager = started(tmp_path)
+    logs = [created(manager, partition=partition) for partition in range(2)]
+
+    def refuse(wall_ms: int) -> None:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no log at {wall_ms}")
+
+    monkeypatch.setattr(type(logs[0]), "retain", lambda _, wall_ms: refuse(wall_ms))
+    assert list(manager.retain(NOW_MS)) == logs
+    assert f"t-1 is not looked after: no log at {NOW_MS}" in caplog.text
 
 
 def test_a_disk_that_fails_during_retention_goes_offline(tmp_path: Path) -> None:

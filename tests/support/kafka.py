@@ -122,7 +122,7 @@ class ApacheKafka:
 
     Use it as `with ApacheKafka({"num.partitions": 4}) as kafka: ... kafka.bootstrap`. With a `data_dir` the
     directory is kept, and it is formatted only when it has no meta.properties: so a directory that another
-    broker has written can be opened too.
+    broker has written can be opened too. With `is_static` the quorum's voters are a setting (kraft.version 0).
     """
 
     def __init__(
@@ -131,9 +131,11 @@ class ApacheKafka:
         *,
         data_dir: Path | None = None,
         jvm: Sequence[str] = QUICK_JVM,
+        is_static: bool = False,
     ) -> None:
         self._settings = dict(settings or {})
         self._jvm = jvm
+        self._is_static = is_static
         self._temporary = tempfile.TemporaryDirectory(prefix="apache-kafka-")
         self._work_dir = Path(self._temporary.name)
         self.data_dir = data_dir or self._work_dir / "data"
@@ -171,13 +173,9 @@ class ApacheKafka:
 
     def start(self) -> None:
         """Format the directory when need be, start, and wait until it answers."""
-        properties = self._write_properties()
         if not (self.data_dir / "meta.properties").exists():
-            formatted = run_tool(
-                "kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER_ID, "-c", properties
-            )
-            if formatted.returncode != 0:
-                raise RuntimeError(f"Kafka did not format {self.data_dir}: {formatted.stderr.strip()}")
+            self.format()
+        properties = self._write_properties()
         started = time.monotonic()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -189,6 +187,16 @@ class ApacheKafka:
             )
         self._wait_until_it_answers()
         self.start_s = time.monotonic() - started
+
+    def format(self, *arguments: str) -> None:
+        """Format the directory only, as `kafka-storage format` does with these arguments."""
+        properties = self._write_properties()
+        quorum = () if self._is_static or "--no-initial-controllers" in arguments else ("--standalone",)
+        formatted = run_tool(
+            "kafka.tools.StorageTool", "format", *quorum, "-t", CLUSTER_ID, "-c", properties, *arguments
+        )
+        if formatted.returncode != 0:
+            raise RuntimeError(f"Kafka did not format {self.data_dir}: {formatted.stderr.strip()}")
 
     def stop(self) -> None:
         """Ask it to stop, and see that it is gone."""
@@ -214,7 +222,7 @@ class ApacheKafka:
         settings: dict[str, object] = {
             "process.roles": "broker,controller",
             "node.id": 1,
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
+            **self._quorum(),
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
             "inter.broker.listener.name": "PLAINTEXT",
@@ -234,6 +242,11 @@ class ApacheKafka:
         path = self._work_dir / "server.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         return path
+
+    def _quorum(self) -> dict[str, object]:
+        if self._is_static:
+            return {"controller.quorum.voters": f"{self._settings.get('node.id', 1)}@{self.controller}"}
+        return {"controller.quorum.bootstrap.servers": self.controller}
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + START_LIMIT_S

@@ -1,0 +1,141 @@
+"""Directories that `kafka-storage format` makes, in each way that users have: ours to begin with, then Kafka's, then ours.
+
+RULES    1. Whatever release and features a directory was formatted for, it starts, and Apache Kafka goes on with it.
+         2. What its features ask of a node, and what else its first records say, is kept.
+         3. What no release up to 4.4 writes is refused with a sentence, and no byte of the directory changes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # they are its public names
+
+from barnabas import Broker
+from barnabas.embedded import BrokerError
+from protocol.messages import stored
+from protocol.records import BatchBuilder, headers
+from protocol.schema import Message
+from replication.metadata_records import encode_record
+from tests.support.kafka import ApacheKafka, needs_kafka
+
+WAIT_S = 30
+SCRAM = "SCRAM-SHA-256=[name=alice,password=alice-secret,iterations=5000]"
+
+
+class Way(NamedTuple):
+    """How a directory is formatted."""
+
+    node_id: int
+    is_static: bool
+    arguments: tuple[str, ...]
+    has_own_metadata_directory: bool = False
+
+
+WAYS = {
+    "defaults": Way(1, False, ()),
+    "of 3.3, static quorum": Way(7, True, ("--release-version", "3.3-IV3"), has_own_metadata_directory=True),
+    "of 3.9, with a password": Way(3000, False, ("--release-version", "3.9", "--add-scram", SCRAM)),
+    "without groups and shares": Way(
+        1, False, tuple(f"--feature={name}.version=0" for name in ("group", "share", "streams", "transaction"))
+    ),
+}
+
+
+def settings_of(way: Way, path: Path) -> dict[str, object]:
+    """For either broker."""
+    settings: dict[str, object] = {
+        "node.id": way.node_id,
+        "log.dirs": f"{path / 'a'},{path / 'b'}",
+        "offsets.topic.num.partitions": 2,
+        "group.initial.rebalance.delay.ms": 0,
+    }
+    if way.has_own_metadata_directory:
+        settings["metadata.log.dir"] = path / "metadata"
+    return settings
+
+
+def visit(bootstrap: str, number: int) -> None:
+    """Find what those before have left, leave a topic and a record in each that there is."""
+    client = {"bootstrap.servers": bootstrap}
+    admin = AdminClient(client)
+    topics = [name for name in admin.list_topics(timeout=WAIT_S).topics if not name.startswith("__")]
+    assert sorted(topics) == [f"topic-{n}" for n in range(number)]
+    for made in admin.create_topics([NewTopic(f"topic-{number}", 2, 1)]).values():
+        made.result(WAIT_S)
+    producer = Producer({**client, "enable.idempotence": True})
+    for n in range(number + 1):
+        producer.produce(f"topic-{n}", f"visit {number}", partition=number % 2)
+    assert producer.flush(WAIT_S) == 0
+    consumer = Consumer({**client, "group.id": "g", "enable.auto.commit": False})
+    for n in range(number + 1):
+        places = [TopicPartition(f"topic-{n}", partition, 0) for partition in (0, 1)]
+        consumer.assign(places)
+        values = {consumer.poll(WAIT_S).value() for _ in range(n, number + 1)}  # type: ignore[union-attr]
+        assert values == {f"visit {v}".encode() for v in range(n, number + 1)}
+    consumer.close()
+
+
+def iterations_of(user: str, bootstrap: str) -> int:
+    """Of the user's password."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = admin.describe_user_scram_credentials([user])[user].result(WAIT_S)
+    return int(found.scram_credential_infos[0].iterations)
+
+
+@needs_kafka
+@pytest.mark.parametrize("name", WAYS)
+def test_a_formatted_directory_starts_here_and_there(name: str, tmp_path: Path) -> None:
+    """Rules 1 and 2: begun by us, gone on with by Kafka, gone on with by us."""
+    way = WAYS[name]
+    settings = settings_of(way, tmp_path)
+    first = tmp_path / ("metadata" if way.has_own_metadata_directory else "a")
+    kafka = ApacheKafka(settings, data_dir=first, is_static=way.is_static)
+    kafka.format(*way.arguments)
+    with Broker(data_dir=str(settings["log.dirs"]), settings=settings) as ours:
+        visit(ours.bootstrap, 0)
+    with kafka:
+        visit(kafka.bootstrap, 1)
+        if "with a password" in name:
+            alice = AdminClient({"bootstrap.servers": kafka.bootstrap}).describe_user_scram_credentials(["alice"])
+            assert alice["alice"].result(WAIT_S).scram_credential_infos[0].iterations == 4096
+    with Broker(data_dir=str(settings["log.dirs"]), settings=settings) as ours:
+        visit(ours.bootstrap, 2)
+
+
+NOVELTIES: dict[str, tuple[Message, int, str]] = {
+    "a level": (stored.FeatureLevelRecord(name="metadata.version", feature_level=34), 12, "works with 7 to 33"),
+    "a feature": (stored.FeatureLevelRecord(name="warp.version", feature_level=1), 12, "warp.version 1"),
+    "a record": (stored.NoOpRecord(), 99, "type 99, which this broker does not know"),
+}
+
+
+@pytest.mark.parametrize("name", NOVELTIES)
+def test_what_nobody_knows_is_refused_and_nothing_changes(name: str, tmp_path: Path) -> None:
+    """Rule 3, after a crash, so that everything would be to recover: files, names and times stay."""
+    message, kind, sentence = NOVELTIES[name]
+    directory = tmp_path / "data"
+
+    with Broker(data_dir=directory) as broker:
+        visit(broker.bootstrap, 0)
+        broker.kill()
+    (directory / "topic-0-0" / f"{0:020d}.log").open("ab").write(b"torn")
+    (log,) = (directory / "__cluster_metadata-0").glob("*.log")
+    end = [header.last_offset for _, header in headers(log.read_bytes())][-1] + 1
+    builder = BatchBuilder(end, leader_epoch=1)
+    value = encode_record(message, 0)
+    builder.append(1, None, value[:1] + bytes([kind]) + value[2:])
+    log.open("ab").write(builder.build())
+    before = everything(directory)
+    with pytest.raises(BrokerError, match=sentence):
+        Broker(data_dir=directory).start()
+    assert everything(directory) == before
+
+
+def everything(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """Time and bytes of each file, by name."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}

@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from storage.changes import Change
 from protocol.errors import KafkaError
+from storage.changes import Change
 from storage.checkpoints import (
     FIRST_DIRTY,
     HIGH_WATERMARKS,
@@ -467,6 +467,8 @@ class LogManager:
                     log.release()
             except StorageError as error:
                 self.go_offline(log.directory, error)
+            except KafkaError as error:
+                _log.warning("%s is not looked after: %s", log.name, error.message or error.code.name)
             yield log
 
     def deletions(self, wall_ms: int) -> list[tuple[str, Work]]:
@@ -496,8 +498,6 @@ class LogManager:
         """Forget producers that have been idle for too long."""
         for log in self.logs.values():
             if log.is_open:
-            except KafkaError as error:
-                _log.warning("%s is not looked after: %s", log.name, error.message or error.code.name)
                 log.producers.expire(wall_ms)
 
     @staticmethod

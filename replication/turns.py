@@ -16,7 +16,7 @@ from typing import Final
 Soon = Callable[[Callable[[], None]], object]
 """Calls something in one of the next turns, in the order of these calls."""
 
-STEPS_A_TURN: Final = 512
+STEPS_A_TURN: Final = 256
 """Some milliseconds, where a step makes a partition or encodes a record."""
 
 

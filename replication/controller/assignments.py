@@ -30,14 +30,17 @@ def bad_assignment(sentence: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, sentence)
 
 
-def placed(image: MetadataImage, placer: Placer, replication_factor: int) -> Assignment:
-    """Brokers of the placer's choice.
+def placed(image: MetadataImage, placer: Placer, replication_factor: int, count: int) -> list[Assignment]:
+    """So many times brokers of the placer's choice.
 
     Raises:
         KafkaError: INVALID_REPLICATION_FACTOR.
     """
-    replicas = placer.place(replication_factor)
-    return Assignment(replicas, _active(image, replicas))
+    active = {broker_id for broker_id, broker in image.brokers.items() if broker.is_active}
+    placements = [placer.place(replication_factor) for _ in range(count)]
+    return [
+        Assignment(replicas, [broker_id for broker_id in replicas if broker_id in active]) for replicas in placements
+    ]
 
 
 def all_by_hand(image: MetadataImage, wanted: Sequence[tuple[int, list[int]]]) -> list[Assignment]:
@@ -65,7 +68,7 @@ def by_hand(image: MetadataImage, index: int, replicas: list[int], replication_f
         KafkaError: INVALID_REPLICA_ASSIGNMENT.
     """
     _check(image, replicas, replication_factor)
-    isr = _active(image, replicas)
+    isr = [broker_id for broker_id in replicas if image.brokers[broker_id].is_active]
     if not isr:
         raise bad_assignment(
             f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
@@ -91,10 +94,6 @@ def _check(image: MetadataImage, replicas: Sequence[int], replication_factor: in
             f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
             f"consistent with previous partitions, which have {replication_factor} replica(s)."
         )
-
-
-def _active(image: MetadataImage, replicas: Sequence[int]) -> list[int]:
-    return [broker_id for broker_id in replicas if image.brokers[broker_id].is_active]
 
 
 def partition_records(

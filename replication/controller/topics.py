@@ -187,7 +187,7 @@ def _assignments(
     if replication_factor == -1:
         replication_factor = environment.default_replication_factor
     try:
-        return [placed(image, placer, replication_factor) for _ in range(count)]
+        return placed(image, placer, replication_factor, count)
     except KafkaError as error:
         sentence = f"Unable to replicate the partition {replication_factor} time(s): {error.message}"
         raise KafkaError(error.code, sentence) from None
@@ -312,7 +312,7 @@ def _more_partitions(image: MetadataImage, topic: CreatePartitionsTopic, placer:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
     replication_factor = len(known.partitions[0].replicas)
     if topic.assignments is None:
-        assignments = [placed(image, placer, replication_factor) for _ in range(added)]
+        assignments = placed(image, placer, replication_factor, added)
     else:
         assignments = [
             by_hand(image, index, wanted.broker_ids, replication_factor)

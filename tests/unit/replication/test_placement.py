@@ -72,8 +72,7 @@ def test_a_fenced_broker_never_leads_and_is_not_in_sync() -> None:
     """Rule 3; an assignment begins with the active ones in its ISR."""
     image = image_of(broker(1), broker(2, fenced=True), broker(3))
     placer = Placer(image.brokers.values(), random.Random(3).randrange)
-    for _ in range(20):
-        replicas, isr = placed(image, placer, 3)
+    for replicas, isr in placed(image, placer, 3, 20):
         assert replicas[0] != 2
         assert replicas[-1] == 2
         assert sorted(isr) == [1, 3]
@@ -98,7 +97,7 @@ def test_too_few_brokers_are_an_error(brokers: list[BrokerImage], factor: int, s
     """Sentences of Kafka's StripedReplicaPlacer."""
     image = image_of(*brokers)
     with pytest.raises(KafkaError) as refusal:
-        placed(image, Placer(brokers, random.Random(1).randrange), factor)
+        placed(image, Placer(brokers, random.Random(1).randrange), factor, 1)
     assert (refusal.value.code, refusal.value.message) == (ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
 
 

@@ -239,11 +239,11 @@ class OpenableLog:
         return engine.end_offset if undecided is None else undecided
 
     @property
-    @property
     def is_busy(self) -> bool:
         """Whether it is better left alone at this moment: others are at its files, or it is offline."""
         return self.is_offline or self._opening is not None or self.is_changing or self.is_being_cleaned
 
+    @property
     def is_changing(self) -> bool:
         """Whether changes of its files are still to be made."""
         return bool(self._pending)

@@ -13,6 +13,7 @@ NOT HERE What a record means (`image.py`), what to think of an end that is not w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from protocol.errors import KafkaError
@@ -34,6 +35,7 @@ from replication.record_versions import METADATA_VERSION, unknown_level
 from replication.snapshot_files import SnapshotFiles
 from storage.disk import Disk
 from storage.inspection.batches import FoundBatch, walk
+from storage.segments.layout import segment_bases
 
 _KRAFT_VERSION = "kraft.version"
 
@@ -54,7 +56,7 @@ class Replayed:
         identity: Identity,
         snapshots: SnapshotFiles,
         loaded: tuple[SnapshotName, Snapshot],
-        bootstrap: list[Versioned],
+        bootstrap: Callable[[], list[Versioned]],
         batches: Iterable[MetadataBatch],
     ) -> None:
         self._identity = identity
@@ -82,7 +84,7 @@ class Replayed:
         """Ids of topics that the log behind the snapshot removes."""
         self.left_over: LeftOver | None = None
         """What lies behind the last whole batch."""
-        self.bootstrap = [] if self.image.features else bootstrap
+        self.bootstrap = [] if self.image.features else bootstrap()
         """What a new cluster begins with; empty when it has begun."""
         _check_levels(self.image, self.bootstrap, snapshots.directory)
 
@@ -100,13 +102,13 @@ def read_metadata(disk: Disk, identity: Identity) -> Replayed:
     """
     path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
     files = disk.listdir(path) if disk.exists(path) else []
-    bases = sorted(int(file[:20]) for file in files if file.endswith(".log"))
+    bases = segment_bases(files)
     snapshots = SnapshotFiles(disk, path, files)
     log_bytes = sum([disk.size(f"{path}/{base:020d}.log") for base in bases])
     loaded = snapshots.load(min(bases, default=0), log_bytes)
     start, snapshot = loaded
     first = [] if start.end_offset else snapshot.data
-    bootstrap = _bootstrap_records(disk, identity.metadata_directory, first)
+    bootstrap = partial(_bootstrap_records, disk, identity.metadata_directory, first)
     left_over: list[LeftOver] = []
     batches = _stored_batches(disk, path, bases, start.end_offset, left_over.append)
     found = Replayed(identity, snapshots, loaded, bootstrap, batches)
@@ -151,7 +153,10 @@ def _bootstrap_records(disk: Disk, directory: str, in_zero_checkpoint: Sequence[
     path = f"{directory}/{BOOTSTRAP_CHECKPOINT}"
     if not disk.exists(path):
         return []
-    return [(record, 0) for record in read_snapshot(disk.read(path), path).data]
+    try:
+        return [(record, 0) for record in read_snapshot(disk.read(path), path).data]
+    except CorruptMetadata as error:
+        raise CorruptMetadata(f"{error}. Restore the file from a copy.") from None
 
 
 def _check_levels(image: MetadataImage, bootstrap: Iterable[Versioned], path: str) -> None:

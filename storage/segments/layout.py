@@ -13,6 +13,7 @@ RULES    1. As Apache Kafka does at its start: `.deleted` and `.cleaned` files g
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from protocol.errors import KafkaError
@@ -61,9 +62,9 @@ def settle(disk: Disk, directory: str) -> Layout:
     )
 
 
-def segment_bases(disk: Disk, directory: str) -> list[int]:
-    """Base offsets of the logs in a directory, put in order or not."""
-    return sorted(_base(name) for name in disk.listdir(directory) if _is_numbered(name) and name[_DIGITS:] == LOG)
+def segment_bases(names: Iterable[str]) -> list[int]:
+    """Base offsets of the logs among the names of a directory, put in order or not."""
+    return sorted(_base(name) for name in names if _is_numbered(name) and name[_DIGITS:] == LOG)
 
 
 def _finish_what_was_begun(disk: Disk, directory: str, names: list[str]) -> None:

@@ -183,3 +183,22 @@ def test_batches_that_a_snapshot_stands_for_are_passed_over(tmp_path: Path) -> N
     (world.log_path.parent / str(name)).write_bytes(in_file([*voter_records(voter(1))], [(MODERN, 0)]))
     found = read_metadata(world.disk, world.identity)
     assert (list(found.image.topics_by_name), found.end_offset, found.start) == (["new"], 3, name)
+
+
+def test_strange_files_beside_the_log_are_nobodys_business(tmp_path: Path) -> None:
+    """Whatever ends with .log, and is no segment's name."""
+    world = ControllerWorld(tmp_path)
+    world.log_path.write_bytes(log_of(MODERN))
+    for name in ("1.log", "notes.log", "0000000000000000000x.log"):
+        (tmp_path / METADATA_DIRECTORY / name).write_bytes(b"?")
+    assert world.open().image.features == {"metadata.version": 30}
+
+
+def test_a_cluster_that_has_begun_needs_no_bootstrap_checkpoint(tmp_path: Path) -> None:
+    """Rule 4: it may be damaged. One that is to begin says what is to be done."""
+    world = ControllerWorld(tmp_path)
+    (tmp_path / BOOTSTRAP_CHECKPOINT).write_bytes(b"?" * 100)
+    with pytest.raises(UnreadableMetadata, match="Restore the file from a copy"):
+        world.open()
+    world.log_path.write_bytes(log_of(MODERN))
+    assert world.open().image.features == {"metadata.version": 30}

@@ -19,6 +19,7 @@ from replication.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, Unu
 from replication.image import MetadataImage, TopicImage
 from replication.metadata_records import UnreadableMetadata, read_snapshot, snapshot_name
 from storage.checkpoints import (
+    FIRST_DIRTY,
     HIGH_WATERMARKS,
     LOG_STARTS,
     PARTITION_METADATA,
@@ -28,14 +29,13 @@ from storage.checkpoints import (
     read_topic_id,
 )
 from storage.disk import Disk, StorageError
+from storage.future_logs import FUTURE
 from storage.inspection.findings import Finding, Severity
 from storage.inspection.partition_check import PartitionCheck
 from storage.log_manager import CLEAN_SHUTDOWN
 from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.partition_directory import DELETED, STRAY, partition_of
 
-FUTURE = "-future"
-CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 Progress = Callable[[int, int], None]
 """Told how many partitions of how many have been looked at."""
 
@@ -96,7 +96,7 @@ class Checkup:
         return partition_of(name) is not None and self._disk.is_dir(path)
 
     def _look_at_small_files(self, directory: str, names: list[str]) -> None:
-        files = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
+        files = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY)
         points, starts, watermarks, first_dirty = [self._offsets(f"{directory}/{name}") for name in files]
         self._known[directory] = {
             key: Checkpoint(

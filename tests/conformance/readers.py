@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import aiokafka
 import confluent_kafka
@@ -121,21 +121,26 @@ class Librdkafka:
         self._consumer.close()
 
 
+def _settings(bootstrap: str, options: Options) -> dict[str, Any]:
+    """What kafka-python and aiokafka call by the same names."""
+    return {
+        "bootstrap_servers": bootstrap,
+        "isolation_level": options.isolation,
+        "fetch_min_bytes": options.min_bytes,
+        "fetch_max_wait_ms": options.max_wait_ms,
+        "max_partition_fetch_bytes": options.max_partition_bytes,
+        "fetch_max_bytes": options.max_bytes,
+        "client_rack": options.rack,
+        "check_crcs": options.check_crcs,
+        "request_timeout_ms": REQUEST_TIMEOUT_MS,
+    }
+
+
 class KafkaPython:
     """kafka-python."""
 
     def __init__(self, bootstrap: str, options: Options) -> None:
-        self._consumer = kafka.KafkaConsumer(
-            bootstrap_servers=bootstrap,
-            isolation_level=options.isolation,
-            fetch_min_bytes=options.min_bytes,
-            fetch_max_wait_ms=options.max_wait_ms,
-            max_partition_fetch_bytes=options.max_partition_bytes,
-            fetch_max_bytes=options.max_bytes,
-            client_rack=options.rack,
-            check_crcs=options.check_crcs,
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
-        )
+        self._consumer = kafka.KafkaConsumer(**_settings(bootstrap, options))
 
     def assign(self, positions: Mapping[Place, int]) -> None:
         """Read these."""
@@ -177,18 +182,7 @@ class AioKafka:
         self._runner.run(self._start(bootstrap, options))
 
     async def _start(self, bootstrap: str, options: Options) -> None:
-        self._consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=bootstrap,
-            isolation_level=options.isolation,
-            fetch_min_bytes=options.min_bytes,
-            fetch_max_wait_ms=options.max_wait_ms,
-            max_partition_fetch_bytes=options.max_partition_bytes,
-            fetch_max_bytes=options.max_bytes,
-            client_rack=options.rack,
-            check_crcs=options.check_crcs,
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
-            enable_auto_commit=False,
-        )
+        self._consumer = aiokafka.AIOKafkaConsumer(**_settings(bootstrap, options), enable_auto_commit=False)
         await self._consumer.start()
 
     def assign(self, positions: Mapping[Place, int]) -> None:

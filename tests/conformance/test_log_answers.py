@@ -26,21 +26,13 @@ from protocol.messages.logs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
 )
-from protocol.messages.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
+from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.primitives import ZERO_UUID
 from tests.conformance.clients import Sent, produce_kafka_python
 from tests.support.admin_cases import topic
 from tests.support.batches import batch
 from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.loading import fetch_request, produce_request
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -74,9 +66,9 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def produce(client: RawClient, name: str) -> int:
-    data = PartitionProduceData(index=0, records=bytes(batch(NOW_MS, 1)))
-    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=name, partition_data=[data])])
-    return client.ask(request, 9).responses[0].partition_responses[0].error_code
+    return (
+        client.ask(produce_request({name: [bytes(batch(NOW_MS, 1))]}), 9).responses[0].partition_responses[0].error_code
+    )
 
 
 def delete(client: RawClient, name: str, index: int, offset: int) -> tuple[int, ErrorCode]:
@@ -113,9 +105,7 @@ def test_records_are_deleted_or_not_as_in_kafka(client: RawClient) -> None:
 
 
 def fetch(client: RawClient, offset: int) -> int:
-    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
-    request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="plain", partitions=[partition])])
-    return client.ask(request, 12).responses[0].partitions[0].error_code
+    return client.ask(fetch_request(12, {("plain", ZERO_UUID, 0): offset}), 12).responses[0].partitions[0].error_code
 
 
 def earliest(client: RawClient, name: str) -> int:

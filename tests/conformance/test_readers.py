@@ -199,15 +199,19 @@ def test_a_batch_larger_than_max_partition_fetch_bytes_comes_whole(world) -> Non
     assert [fetch.batches[0].base_offset for fetch in world.with_records[:2]] == [0, 30]
 
 
-def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(world) -> None:
-    """seeds.md F9: four partitions, 3,000 bytes of each at most, a first batch aside."""
-    for start in range(0, 20, 2):
-        world.write(*(batch(index, start, 2, 500) for index in range(4)))
-    reader = world.read(dict.fromkeys(range(4), 0), max_partition_bytes=3000)
-    got = take(reader, 80)
+def read_four(world: World, count: int, step: int, size: int, **options: int) -> None:
+    """So many records of a size in each of four partitions, some to a batch, are read as they were written."""
+    for start in range(0, count, step):
+        world.write(*(batch(index, start, step, size) for index in range(4)))
+    got = take(world.read(dict.fromkeys(range(4), 0), **options), 4 * count)
     for index in range(4):
         mine = [record for record in got if record.partition == index]
-        assert mine == expected(world.topic, index, range(20), 500)
+        assert mine == expected(world.topic, index, range(count), size)
+
+
+def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(world) -> None:
+    """seeds.md F9: four partitions, 3,000 bytes of each at most, a first batch aside."""
+    read_four(world, 20, 2, 500, max_partition_bytes=3000)
     for fetch in world.with_records:
         for topic in fetch.answer.responses:
             assert all(len(data.records or b"") <= 3000 for data in topic.partitions)
@@ -215,13 +219,7 @@ def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(world) ->
 
 def test_fetch_max_bytes_bounds_the_whole_answer(world) -> None:
     """seeds.md F9: four partitions with 60,000 bytes each, 50,000 in one answer at most."""
-    for start in range(0, 60, 10):
-        world.write(*(batch(index, start, 10, 1000) for index in range(4)))
-    reader = world.read(dict.fromkeys(range(4), 0), max_bytes=50_000)
-    got = take(reader, 240)
-    for index in range(4):
-        mine = [record for record in got if record.partition == index]
-        assert mine == expected(world.topic, index, range(60), 1000)
+    read_four(world, 60, 10, 1000, max_bytes=50_000)
     assert {fetch.request.max_bytes for fetch in world.proxy.fetches} == {50_000}
     assert all(fetch.record_bytes <= 50_000 for fetch in world.with_records)
 

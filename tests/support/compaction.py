@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from protocol.compression import Compression
 from protocol.errors import KafkaError
-from protocol.records import BatchBuilder, BatchHeader, ControlType, Record, control_type, headers, records
+from protocol.records import BatchHeader, ControlType, Record, control_type, headers, records
 from replication.compactor import Done, Replace
 from storage.compaction.cleaning import clean
 from storage.compaction.dirt import bounds_of, job_of, last_records, measure
 from storage.compaction.job import Cleaned, Job, Progress, Replacement, Resources, failed
 from storage.disk import Disk, StorageError
 from storage.log import Log
-from tests.support.logs import EVERYTHING, NOW_MS, SMALL, Idempotent, bytes_of
+from tests.support.logs import EVERYTHING, NOW_MS, SMALL, Idempotent, builder_of, bytes_of
 
 COMPACTED = replace(SMALL, cleanup_policy=frozenset({"compact"}), delete_retention_ms=1000)
 
@@ -31,14 +31,7 @@ def keyed(
     producer: Idempotent | None = None,
 ) -> bytearray:
     """A batch of records with keys; a value of None is a tombstone."""
-    who = producer or Idempotent(-1, -1, -1)
-    builder = BatchBuilder(
-        compression=compression,
-        producer_id=who.producer_id,
-        producer_epoch=who.epoch,
-        base_sequence=who.sequence,
-        transactional=who.transactional,
-    )
+    builder = builder_of(producer, compression)
     for key, value in pairs:
         text = value.encode() if isinstance(value, str) else value
         builder.append(timestamp_ms, key.encode() if isinstance(key, str) else key, text)

@@ -38,6 +38,18 @@ class Idempotent(NamedTuple):
     transactional: bool = False
 
 
+def builder_of(producer: Idempotent | None, compression: Compression) -> BatchBuilder:
+    """Makes a batch of a producer, or of nobody."""
+    who = producer or Idempotent(-1, -1, -1)
+    return BatchBuilder(
+        compression=compression,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        base_sequence=who.sequence,
+        transactional=who.transactional,
+    )
+
+
 def produced(
     *values: bytes | str,
     timestamp_ms: int = NOW_MS,
@@ -46,14 +58,7 @@ def produced(
     step_ms: int = 0,
 ) -> bytearray:
     """One batch as a client sends it."""
-    who = producer or Idempotent(-1, -1, -1)
-    builder = BatchBuilder(
-        compression=compression,
-        producer_id=who.producer_id,
-        producer_epoch=who.epoch,
-        base_sequence=who.sequence,
-        transactional=who.transactional,
-    )
+    builder = builder_of(producer, compression)
     for index, value in enumerate(values):
         builder.append(timestamp_ms + index * step_ms, None, value.encode() if isinstance(value, str) else value)
     return builder.build()

@@ -74,9 +74,9 @@ def prepare(stage: Stage, scale: Scale) -> None:
     do.fill_existing(stage.bootstrap, COLD, scale.cold_bytes)
 
 
-def _create_in(client: RawClient, name: str, directory: Path, **configs: object) -> None:
+def _create_in(client: RawClient, name: str, directory: Path, **configs: int) -> None:
     """Brokers choose the directory with the fewest partitions: make others until the wanted one lies where it should."""
-    configs = {"segment_bytes": do.SEGMENT_BYTES, **configs}
+    configs.setdefault("segment_bytes", do.SEGMENT_BYTES)
     for attempt in range(9):
         create(client, name, **configs)
         if (directory / f"{name}-0").is_dir():

@@ -6,16 +6,14 @@ NOT HERE Sockets and the order of starting (`server.py`), what an API does (`han
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 
 from broker.addresses import Addresses
 from broker.config import BrokerConfig
-from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
-from broker.coordinators.rebalance import GroupSettings
-from broker.coordinators.replica_log import ReplicaLog
-from broker.coordinators.runtime import CoordinatorRuntime, Host
+from broker.coordinators.assembly import Coordinators
+from broker.coordinators.groups import OFFSETS_TOPIC
+from broker.coordinators.transactions import TRANSACTIONS_TOPIC
 from broker.handlers import fetch, fetch_shortcut, offsets, produce, produce_shortcut, producer_ids
 from broker.handlers.admin import AdminHandlers
 from broker.handlers.api_versions import ApiVersionsHandler
@@ -25,59 +23,38 @@ from broker.handlers.coordination import CoordinationHandlers
 from broker.handlers.delete_records import DeleteRecordsHandler
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.fetch_sessions import FetchSessions
+from broker.handlers.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.group_offsets import GroupOffsetsHandlers
 from broker.handlers.log_dirs import LogDirsHandler
 from broker.handlers.metadata import MetadataHandlers
 from broker.handlers.offsets import OffsetsHandler
+from broker.handlers.partition_transactions import PartitionTransactionsHandler
 from broker.handlers.produce import ProduceHandler
 from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
 from broker.handlers.router import Router
+from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
+from broker.handlers.transactions import TransactionHandlers
 from broker.security.authorizer import Authorizer
-from broker.timer import SystemClock
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 from replication.controller.controller import Controller
-from replication.deadlines import Deadlines
 from replication.image import MetadataImage
 from replication.purgatory import Purgatory
 from replication.record_versions import SUPPORTED_FEATURES
 from replication.replica_manager import ReplicaManager
 
-_SERVED_FEATURES = {name: SUPPORTED_FEATURES[name] for name in ("metadata.version", "kraft.version")}
+_SERVED_FEATURES = {
+    name: SUPPORTED_FEATURES[name] for name in ("metadata.version", "kraft.version", "transaction.version")
+}
 """What clients are told: a feature is named when the APIs behind it are served."""
 
 _MINUTE_MS = 60_000
-
-
-def group_runtime(
-    config: BrokerConfig, replicas: ReplicaManager, deadlines: Deadlines, clock: SystemClock
-) -> CoordinatorRuntime[GroupCoordinator]:
-    """What runs the group coordinators of this broker."""
-    settings = GroupSettings(
-        min_session_timeout_ms=config.number("group.min.session.timeout.ms"),
-        max_session_timeout_ms=config.number("group.max.session.timeout.ms"),
-        initial_rebalance_delay_ms=config.number("group.initial.rebalance.delay.ms"),
-        max_size=config.number("group.max.size"),
-        offset_metadata_max_size=config.number("offset.metadata.max.bytes"),
-        offsets_retention_ms=config.number("offsets.retention.minutes") * _MINUTE_MS,
-        offsets_retention_check_interval_ms=config.number("offsets.retention.check.interval.ms"),
-    )
-
-    def make(host: Host) -> GroupCoordinator:
-        return GroupCoordinator(host, settings, _new_member_id)
-
-    def open_log(partition: int) -> ReplicaLog:
-        return ReplicaLog(replicas, OFFSETS_TOPIC, partition, clock)
-
-    runtime = CoordinatorRuntime(OFFSETS_TOPIC, make, open_log, deadlines, clock)
-    runtime.commit_timeout_ms = config.number("offsets.commit.timeout.ms")
-    return runtime
 
 
 def client_apis(
     config: BrokerConfig,
     controller: Controller,
     replicas: ReplicaManager,
-    groups: CoordinatorRuntime[GroupCoordinator],
+    coordinators: Coordinators,
     purgatory: Purgatory,
     addresses: Addresses,
     authorizer: Authorizer,
@@ -93,30 +70,38 @@ def client_apis(
     ) -> None:
         controller.submit(request, wall_ms=wall_ms, reply=reply)
 
-    offsets_topic = _offsets_topic(config)
+    groups, transactions, admission, markers = coordinators
+    internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}
+    by_name = {topic.name: topic for topic in internal_topics.values()}
     metadata = MetadataHandlers(
         image,
         addresses,
         authorizer,
         create_topics,
         auto_create=bool(config.value("auto.create.topics.enable")),
-        internal_topics=lambda name: offsets_topic if name == OFFSETS_TOPIC else None,
+        internal_topics=by_name.get,
         partition_limit=config.number("max.request.partition.size.limit"),
     )
     sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
     ids = ProducerIds(controller, config.node_id, lambda: controller.broker_epoch)
-    groups_handlers = CoordinationHandlers(groups, image, addresses, authorizer, create_topics, offsets_topic)
-    producing = ProduceHandler(replicas, purgatory.deadlines, authorizer)
+    finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
+    offsets_partitions = config.number("offsets.topic.num.partitions")
+    transacting = TransactionHandlers(transactions, groups, image, ids.take, authorizer, offsets_partitions)
+    producing = ProduceHandler(replicas, purgatory.deadlines, admission, authorizer)
     fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
     return ApiVersionsHandler(image, _SERVED_FEATURES).table_of(
         [
             *produce.routes(producing, produce_shortcut.shortcuts(producing)),
             *fetch.routes(fetching, fetch_shortcut.shortcuts(fetching)),
             *offsets.routes(OffsetsHandler(replicas, authorizer)),
-            *producer_ids.routes(ProducerIdsHandler(ids, authorizer)),
+            *producer_ids.routes(ProducerIdsHandler(ids, transacting.init_producer_id, authorizer)),
             *metadata.routes(),
-            *groups_handlers.routes(),
+            *finding.routes(),
+            *CoordinationHandlers(groups, authorizer).routes(),
             *GroupOffsetsHandlers(groups, image, authorizer).routes(),
+            *TransactionalOffsetsHandler(groups, admission, image, authorizer).routes(),
+            *transacting.routes(),
+            *PartitionTransactionsHandler(replicas, markers, authorizer).routes(),
             *_admin(config, controller, authorizer).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
@@ -155,10 +140,21 @@ def _offsets_topic(config: BrokerConfig) -> CreatableTopic:
     )
 
 
-def _new_member_id() -> str:
-    """A random UUID as text; the module `uuid` would cost the start some milliseconds."""
-    drawn = os.urandom(16).hex()
-    return f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-a{drawn[17:20]}-{drawn[20:]}"
+def _transactions_topic(config: BrokerConfig) -> CreatableTopic:
+    """`__transaction_state` as it is made when first needed."""
+    texts = {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": str(config.number("transaction.state.log.min.isr")),
+        "segment.bytes": str(config.number("transaction.state.log.segment.bytes")),
+        "unclean.leader.election.enable": "false",
+    }
+    return CreatableTopic(
+        name=TRANSACTIONS_TOPIC,
+        num_partitions=config.number("transaction.state.log.num.partitions"),
+        replication_factor=config.number("transaction.state.log.replication.factor"),
+        configs=[CreatableTopicConfig(name=name, value=text) for name, text in texts.items()],
+    )
 
 
 def _new_session_id() -> int:

@@ -14,6 +14,10 @@ _DEFAULT_OF_TOPICS = "Default for topics that do not say."
 BROKER_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
+        Setting("add.partitions.to.txn.retry.backoff.max.ms", Kind.INT, "100", at_least(0),
+                "How long records wait for the end of their producer's last transaction."),
+        Setting("add.partitions.to.txn.retry.backoff.ms", Kind.INT, "20", at_least(1),
+                "How often is looked whether it has ended."),
         Setting("advertised.listeners", Kind.LIST, None, None,
                 "Addresses that clients are told; unset: the listeners', or where a client came in."),
         Setting("auto.create.topics.enable", Kind.BOOLEAN, "true", None,
@@ -157,6 +161,24 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("socket.request.max.bytes", Kind.INT, "104857600", at_least(1), "Largest request taken."),
         Setting("socket.send.buffer.bytes", Kind.INT, "102400", None,
                 "SO_SNDBUF of the sockets; -1 leaves it to the system."),
+        Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind.INT, "10000", at_least(1),
+                "How often transactions are looked for that have been open for too long."),
+        Setting("transaction.max.timeout.ms", Kind.INT, "900000", at_least(1),
+                "Longest time that a producer may keep a transaction open."),
+        Setting("transaction.partition.verification.enable", Kind.BOOLEAN, "true", None,
+                "Whether a partition asks if what older producers send is part of a transaction."),
+        Setting("transaction.remove.expired.transaction.cleanup.interval.ms", Kind.INT, "3600000", at_least(1),
+                "How often idle transactional ids are looked for."),
+        Setting("transaction.state.log.min.isr", Kind.INT, "2", at_least(1),
+                "Replicas of __transaction_state that must be in sync for writing."),
+        Setting("transaction.state.log.num.partitions", Kind.INT, "50", at_least(1),
+                "Partitions of __transaction_state."),
+        Setting("transaction.state.log.replication.factor", Kind.SHORT, "3", at_least(1),
+                "Replicas of __transaction_state."),
+        Setting("transaction.state.log.segment.bytes", Kind.INT, "104857600", at_least(1),
+                "Segment size of __transaction_state."),
+        Setting("transactional.id.expiration.ms", Kind.INT, "604800000", at_least(1),
+                "How long an idle transactional id is remembered."),
         Setting("unclean.leader.election.enable", Kind.BOOLEAN, "false", None, _DEFAULT_OF_TOPICS),
     )
 }  # fmt: skip

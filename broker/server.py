@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.addresses import Addresses
-from broker.apis import client_apis, controller_apis, group_runtime
+from broker.apis import client_apis, controller_apis
 from broker.config import BrokerConfig, Endpoint
+from broker.coordinators.assembly import coordinators
 from broker.directory_requests import DirectoryRequests
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.log_dirs import LogDirsHandler
@@ -56,8 +57,8 @@ from replication.formatting import (
 from replication.image import Changes, MetadataImage
 from replication.image import Endpoint as RegisteredEndpoint
 from replication.metadata_log import open_metadata_log
-from replication.metadata_records import UnreadableMetadata
 from replication.metadata_loss import refuse_a_loss
+from replication.metadata_records import UnreadableMetadata
 from replication.metadata_replay import Replayed, read_metadata
 from replication.metadata_snapshots import MetadataSnapshots
 from replication.moves import Moves
@@ -269,7 +270,7 @@ class Server:
         for listener in self.listeners:
             listener.warmer = warmer
         self._replicas.on_isr_wanted = IsrRequests(self._controller, config.node_id, self._clock).want
-        self._groups = group_runtime(config, self._replicas, self._deadlines, self._clock)
+        self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock)
         self._controller.on_image = self._image_changed
         cleaner = config.cleaner_settings()
         self._cleaners = [HelperCleaner(self._loop, cleaner.bytes_per_second) for _ in range(cleaner.threads)]
@@ -296,7 +297,7 @@ class Server:
                 config,
                 self._controller,
                 self._replicas,
-                self._groups,
+                self._coordinators,
                 self._purgatory,
                 Addresses(config.node_id, wildcards),
                 self._authorizer,
@@ -377,7 +378,7 @@ class Server:
             if self._followed % _FREEZE_EVERY == 0:
                 gc.freeze()
             yield
-        self._groups.image_changed(changes, image, self._config.node_id)
+        self._coordinators.image_changed(changes, image, self._config.node_id)
 
     def _fell_silent(self, broker_id: int) -> None:
         _log.warning("broker %d was not heard for too long: it is fenced", broker_id)
@@ -409,7 +410,7 @@ class Server:
             listener.close()
         self._housekeeping.stop()
         self._compactor.stop()
-        self._groups.close()
+        self._coordinators.close()
         self._controller.stop(wall_ms=self._clock.wall_ms(), done=self._loop.stop)
 
     def finish(self) -> None:

@@ -12,8 +12,6 @@ from storage.settings import Kind, Setting
 _NO_EFFECT = "Known to Apache Kafka; has no effect in this broker."
 
 _ROWS = """
-add.partitions.to.txn.retry.backoff.max.ms INT 100
-add.partitions.to.txn.retry.backoff.ms INT 20
 alter.config.policy.class.name CLASS
 alter.log.dirs.replication.quota.window.num INT 11
 alter.log.dirs.replication.quota.window.size.seconds INT 1
@@ -263,17 +261,8 @@ ssl.truststore.location STRING
 ssl.truststore.password PASSWORD
 ssl.truststore.type STRING JKS
 telemetry.max.bytes INT 1048576
-transaction.abort.timed.out.transaction.cleanup.interval.ms INT 10000
-transaction.max.timeout.ms INT 900000
-transaction.partition.verification.enable BOOLEAN true
-transaction.remove.expired.transaction.cleanup.interval.ms INT 3600000
 transaction.state.log.load.buffer.size INT 5242880
-transaction.state.log.min.isr INT 2
-transaction.state.log.num.partitions INT 50
-transaction.state.log.replication.factor SHORT 3
-transaction.state.log.segment.bytes INT 104857600
 transaction.two.phase.commit.enable BOOLEAN false
-transactional.id.expiration.ms INT 604800000
 unclean.leader.election.interval.ms LONG 300000
 unstable.api.versions.enable BOOLEAN false
 unstable.feature.versions.enable BOOLEAN false

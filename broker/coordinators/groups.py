@@ -47,6 +47,12 @@ from protocol.messages.groups import (
     SyncGroupRequest,
 )
 from protocol.messages.stored import GroupMetadataKey, OffsetCommitKey
+from protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 from replication.deadlines import Deadline
 
 _log = logging.getLogger("barnabas.groups")
@@ -108,6 +114,23 @@ class GroupCoordinator:
                 self._rebalancer.sessions.beat(group, group.members[member_id], mono_ms)
         records, response = self.offsets.commit(request, wall_ms)
         return CoordinatorDecision(records, response, is_atomic=False)
+
+    def commit_with_transaction(
+        self, request: TxnOffsetCommitRequest, topic_ids: Mapping[str, bytes], wall_ms: int
+    ) -> CoordinatorDecision[TxnOffsetCommitResponse]:
+        """TxnOffsetCommit, of topics and partitions that exist: the offsets count when the transaction is committed."""
+        group = self.groups.get(request.group_id)
+        generation = request.generation_id
+        error = _NONE
+        if group is not None:
+            error = group.check_commit(request.member_id, request.group_instance_id, generation, is_transactional=True)
+        elif generation >= 0:
+            error = ErrorCode.ILLEGAL_GENERATION
+        if error is not _NONE:
+            return CoordinatorDecision((), refused_transactional_commit(request, error))
+        records, response = self.offsets.commit_with_transaction(request, topic_ids, wall_ms)
+        producer = (request.producer_id, request.producer_epoch)
+        return CoordinatorDecision(records, response, producer=producer)
 
     def fetch(self, request: OffsetFetchRequestGroup, *, is_stable: bool) -> OffsetFetchResponseGroup:
         """The part of one group in OffsetFetch."""
@@ -215,11 +238,11 @@ class GroupCoordinator:
 
     # ---- records
 
-    def apply(self, record: StoredRecord) -> None:
+    def apply(self, record: StoredRecord, producer_id: int) -> None:
         """Change what is durable."""
         key = record.key
         if type(key) is OffsetCommitKey:
-            self.offsets.apply(key, record.value)  # type: ignore[arg-type]  # the value goes with the key
+            self.offsets.apply(key, record.value, producer_id)  # type: ignore[arg-type]  # the value goes with the key
             if record.value is not None and key.group not in self.groups:
                 self.groups[key.group] = ClassicGroup(key.group, self._host.wall_ms())
                 self._expect_expiry()
@@ -230,6 +253,10 @@ class GroupCoordinator:
                     self._rebalancer.forget(group)
             else:
                 self._expect_expiry()
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """Offsets that were committed with a transaction count now, or never."""
+        self.offsets.end_transaction(producer_id, is_commit=is_commit)
 
     def load(self, key: bytes, value: bytes | None, producer_id: int) -> None:
         """A record read back."""
@@ -284,6 +311,22 @@ def refused_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetComm
                 topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def refused_transactional_commit(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
+    """The same error for every partition."""
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
                     for partition in topic.partitions
                 ],
             )

@@ -7,7 +7,8 @@ RULES    1. An offset is stored for every partition that is asked for, with what
          3. Offsets expire when their group has been empty for the retention time; those of a group without members
             of its own (a simple group) when they were last committed so long ago; those of a stable consumer group
             only for topics that it does not read. A client's own expiry overrules all of that.
-         4. What a transaction committed counts when its marker comes.
+         4. What a transaction committed counts when its marker comes, unless somebody has committed for the same
+            partition behind it meanwhile.
          5. What was read back at start is kept as its bytes where they are of the usual form: no decoding, a third of
             the memory, and nothing for the garbage collector to walk through.
 NOT HERE Who may commit (`classic_group.py`), which topics exist (`handlers/coordination.py`).
@@ -16,7 +17,7 @@ NOT HERE Who may commit (`classic_group.py`), which topics exist (`handlers/coor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.coordinators.classic_group import CONSUMER_PROTOCOL, ClassicGroup, State
 from broker.coordinators.group_records import (
@@ -46,6 +47,13 @@ from protocol.messages.groups import (
     OffsetFetchResponseTopics,
 )
 from protocol.messages.stored import OffsetCommitKey, OffsetCommitValue
+from protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 from protocol.primitives import ZERO_UUID
 
 NO_OFFSET: Final = -1
@@ -57,6 +65,9 @@ STEP: Final = 2000
 Partitions = dict[int, "Committed | bytes"]
 Topics = dict[str, Partitions]
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 _END_OF_TIME_MS: Final = 2**63 - 1
 _NONE: Final = ErrorCode.NONE
 _NOTHING: Final[Mapping[str, Partitions]] = {}
@@ -67,8 +78,8 @@ class CommittedOffsets:
 
     def __init__(self, metadata_max_size: int) -> None:
         self.by_group: dict[str, Topics] = {}
-        self.open_transactions: dict[int, dict[CommitKey, Committed]] = {}
-        """Offsets by producer id that wait for the end of their transaction."""
+        self.open_transactions: dict[int, dict[CommitKey, Committed | None]] = {}
+        """Offsets by producer id that wait for the end of their transaction; None: a later commit overrules it."""
         self._metadata_max_size = metadata_max_size
         self._unread: dict[bytes, bytes | None] = {}
         self._unread_transactions: dict[int, dict[bytes, bytes | None]] = {}
@@ -102,6 +113,26 @@ class CommittedOffsets:
             topics.append(OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=answers))
         return records, OffsetCommitResponse(topics=topics)
 
+    def commit_with_transaction(
+        self, request: TxnOffsetCommitRequest, topic_ids: Mapping[str, bytes], wall_ms: int
+    ) -> tuple[list[StoredRecord], TxnOffsetCommitResponse]:
+        """The records of a commit that is part of a transaction, and the answer for when they are committed."""
+        records: list[StoredRecord] = []
+        topics = []
+        for topic in request.topics:
+            answers = []
+            for partition in topic.partitions:
+                index = partition.partition_index
+                error = _NONE
+                if self._is_too_long(partition.committed_metadata):
+                    error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    committed = _committed(partition, wall_ms, NO_EXPIRY, topic_ids[topic.name])
+                    records.append(commit_record(request.group_id, topic.name, index, committed))
+                answers.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=error))
+            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
+        return records, TxnOffsetCommitResponse(topics=topics)
+
     def _is_too_long(self, metadata: str | None) -> bool:
         if metadata is None:
             return False
@@ -109,12 +140,24 @@ class CommittedOffsets:
         length = len(metadata)
         return length > limit or (length * 2 > limit and not metadata.isascii() and len(utf16_units(metadata)) > limit)
 
-    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Store or forget one offset."""
+    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int) -> None:
+        """Store or forget one offset; that of a transaction is only noted."""
         if value is None:
             self._forget(key.group, key.topic, key.partition)
-        else:
+        elif producer_id < 0:
             self._store(key.group, key.topic, key.partition, committed_from(value))
+            _overrule(self.open_transactions, (key.group, key.topic, key.partition))
+        else:
+            pending = self.open_transactions.setdefault(producer_id, {})
+            pending[key.group, key.topic, key.partition] = committed_from(value)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """What a producer's transaction committed counts now, or never."""
+        pending = self.open_transactions.pop(producer_id, {})
+        if is_commit:
+            for key, committed in pending.items():
+                if committed is not None:
+                    self._store(*key, committed)
 
     def _store(self, group_id: str, topic: str, partition: int, committed: Committed | bytes) -> None:
         topics = self.by_group.get(group_id)
@@ -133,8 +176,7 @@ class CommittedOffsets:
                 del topics[topic]
             if not topics:
                 del self.by_group[group_id]
-        for pending in self.open_transactions.values():
-            pending.pop((group_id, topic, partition), None)
+        _overrule(self.open_transactions, (group_id, topic, partition), is_tombstone=True)
 
     # ---- fetch
 
@@ -197,7 +239,7 @@ class CommittedOffsets:
                         records[group_id, topic, partition] = commit_tombstone(group_id, topic, partition)
         for pending in self.open_transactions.values():
             for key, committed in pending.items():
-                if key[1] in deleted and _may_be(committed.topic_id, deleted[key[1]]):
+                if key[1] in deleted and (committed is None or _may_be(committed.topic_id, deleted[key[1]])):
                     records[key] = commit_tombstone(*key)
         return list(records.values())
 
@@ -230,6 +272,7 @@ class CommittedOffsets:
         """Note a commit or its tombstone; only what is left at the end is decoded."""
         if producer_id < 0:
             self._unread[key] = value
+            _overrule(self._unread_transactions, key, is_tombstone=value is None)
         else:
             self._unread_transactions.setdefault(producer_id, {})[key] = value
 
@@ -237,7 +280,7 @@ class CommittedOffsets:
         """A transaction ended."""
         pending = self._unread_transactions.pop(producer_id, None)
         if pending and is_commit:
-            self._unread.update(pending)
+            self._unread.update((key, value) for key, value in pending.items() if value is not None)
 
     def finish_loading(self) -> Iterator[None]:
         """Decode what is left, step by step."""
@@ -252,13 +295,26 @@ class CommittedOffsets:
                     yield
         for producer_id, pending in self._unread_transactions.items():
             self.open_transactions[producer_id] = {
-                read_commit_key(key): read_commit_value(value) for key, value in pending.items() if value is not None
+                read_commit_key(key): None if value is None else read_commit_value(value)
+                for key, value in pending.items()
             }
         self._unread_transactions = {}
 
 
+def _overrule(transactions: dict[int, dict[K, V | None]], key: K, *, is_tombstone: bool = False) -> None:
+    """A commit or a tombstone came behind what open transactions have noted for a partition."""
+    for pending in transactions.values():
+        if is_tombstone:
+            pending.pop(key, None)
+        elif key in pending:
+            pending[key] = None
+
+
 def _committed(
-    partition: OffsetCommitRequestPartition, wall_ms: int, expire_wall_ms: int, topic_id: bytes
+    partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    wall_ms: int,
+    expire_wall_ms: int,
+    topic_id: bytes,
 ) -> Committed:
     return Committed(
         partition.committed_offset,

@@ -9,6 +9,7 @@ RULES    1. A shard serves when it has read its partition from the start to wher
          3. A refusal by the log changes no durable state; `settle` is told, for what was changed beside it.
          4. The leader epoch is the coordinator's epoch: a shard of an older one is gone with all that waits in it.
          5. Everything happens on one thread; time and deadlines are handed in.
+         6. Records that are part of a producer's transaction are applied as pending, until its marker is appended.
 NOT HERE What is decided (`groups.py` and below), who leads (`replication/`), how an answer travels (`handlers/`).
 """
 
@@ -24,7 +25,7 @@ from broker.coordinators.java import abs_hash
 from broker.coordinators.loading import Loadable, Loader, ReadableLog
 from protocol.codec import encode
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from protocol.records import BatchBuilder
+from protocol.records import NO_PRODUCER_ID, BatchBuilder
 from protocol.schema import Message
 from replication.deadlines import Deadline, Deadlines
 from replication.image import Changes, MetadataImage
@@ -53,10 +54,11 @@ class CoordinatorDecision(Decision[Reply]):
     """A decision whose records have keys.
 
     `settle` is called once, with NONE when the records are committed or with the error that kept them from it; it
-    is for what is volatile: members that wait, a state that follows from the commit.
+    is for what is volatile: members that wait, a state that follows from the commit. `producer` is the id and epoch of
+    the producer whose transaction the records are part of, if they are.
     """
 
-    __slots__ = ("settle",)
+    __slots__ = ("producer", "settle")
 
     records: Sequence[StoredRecord]  # type: ignore[assignment]  # keyed, unlike those of the metadata log
 
@@ -67,11 +69,13 @@ class CoordinatorDecision(Decision[Reply]):
         *,
         is_atomic: bool = True,
         settle: Callable[[ErrorCode], None] | None = None,
+        producer: tuple[int, int] | None = None,
     ) -> None:
         self.records = records
         self.reply = reply
         self.is_atomic = is_atomic
         self.settle = settle
+        self.producer = producer
 
 
 Event = Callable[[], "CoordinatorDecision[None] | None"]
@@ -90,6 +94,12 @@ class Clock(Protocol):
 class Host(Clock, Protocol):
     """What a machine may ask of the shard that runs it."""
 
+    epoch: int
+    """The coordinator's epoch."""
+
+    def execute(self, decision: CoordinatorDecision[Reply]) -> Commit:
+        """Append and apply what was decided."""
+
     def after(self, delay_ms: int, event: Event) -> Deadline:
         """Have the machine decide something later."""
 
@@ -97,8 +107,11 @@ class Host(Clock, Protocol):
 class Machine(Loadable, Protocol):
     """What the runtime asks of a coordinator's state machine."""
 
-    def apply(self, record: StoredRecord) -> None:
-        """Change durable state."""
+    def apply(self, record: StoredRecord, producer_id: int) -> None:
+        """Change durable state; `producer_id` is -1 outside of a transaction."""
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """A producer's transaction ended: what it left pending counts now, or never."""
 
     def unload(self) -> None:
         """Another broker is the coordinator now: answer those who wait, forget deadlines."""
@@ -218,20 +231,35 @@ class Shard(Generic[M]):
         if not to_write:
             last = self._last
             return last if last.is_open else COMMITTED
+        producer_id = NO_PRODUCER_ID if decision.producer is None else decision.producer[0]
         limit = self._log.max_batch_bytes
-        parts = _batches(to_write, self.wall_ms(), limit, is_atomic=decision.is_atomic)
+        parts = _batches(to_write, self.wall_ms(), limit, decision)
         commit = Commit(len(parts))
+        apply = self.machine.apply
         for batch, applied in parts:
-            if len(batch) > limit:
-                commit.part_done(ErrorCode.MESSAGE_TOO_LARGE)
-            else:
-                self._log.append(batch, commit.part_done)
-            if commit.error is not None and commit.error is not ErrorCode.NONE:
+            if not self._append(batch, commit):
                 break
-            apply = self.machine.apply
             for record in applied:
-                apply(record)
-        settle = decision.settle
+                apply(record, producer_id)
+        return self._follow(commit, decision.settle)
+
+    def end_transaction(self, marker: bytearray, producer_id: int, *, is_commit: bool) -> Commit:
+        """Append a transaction's marker and apply it; the commit says when it counts."""
+        commit = Commit(1)
+        if self._append(marker, commit):
+            self.machine.end_transaction(producer_id, is_commit=is_commit)
+        return self._follow(commit, None)
+
+    def _append(self, batch: bytearray, commit: Commit) -> bool:
+        """Hand a batch to the log; whether it was taken."""
+        if len(batch) > self._log.max_batch_bytes:
+            commit.part_done(ErrorCode.MESSAGE_TOO_LARGE)
+        else:
+            self._log.append(batch, commit.part_done)
+        return commit.error is None or commit.error is ErrorCode.NONE
+
+    def _follow(self, commit: Commit, settle: Callable[[ErrorCode], None] | None) -> Commit:
+        """Everything was handed to the log: see how it ends."""
         if commit.error is None:
             self._last = commit
             if settle is not None:
@@ -406,18 +434,25 @@ def encode_record(record: StoredRecord) -> tuple[bytes, bytes | None]:
 
 
 def _batches(
-    to_write: Sequence[StoredRecord], wall_ms: int, limit: int, *, is_atomic: bool
+    to_write: Sequence[StoredRecord], wall_ms: int, limit: int, decision: CoordinatorDecision[Any]
 ) -> list[tuple[bytearray, Sequence[StoredRecord]]]:
     """The batches that hold some records, each with its records; one if they belong together or fit into one."""
     found: list[tuple[bytearray, Sequence[StoredRecord]]] = []
-    builder = BatchBuilder()
+    builder = _builder(decision)
     first = 0
     for index, record in enumerate(to_write):
         key, value = encode_record(record)
         size = len(key) + len(value or b"") + RECORD_OVERHEAD
-        if not is_atomic and builder.count and builder.size + size > limit:
+        if not decision.is_atomic and builder.count and builder.size + size > limit:
             found.append((builder.build(), to_write[first:index]))
-            builder, first = BatchBuilder(), index
+            builder, first = _builder(decision), index
         builder.append(wall_ms, key, value)
     found.append((builder.build(), to_write[first:]))
     return found
+
+
+def _builder(decision: CoordinatorDecision[Any]) -> BatchBuilder:
+    if decision.producer is None:
+        return BatchBuilder()
+    producer_id, epoch = decision.producer
+    return BatchBuilder(producer_id=producer_id, producer_epoch=epoch, transactional=True)

@@ -1,25 +1,18 @@
 """Groups and their members: from a request to the shard that coordinates the group, and back.
 
-RULES    1. What concerns no single group is answered here: rights, empty group ids, which broker coordinates. All else is
-            the shard's decision.
+RULES    1. What concerns no single group is answered here: rights, empty group ids. All else is the shard's decision.
          2. An answer that depends on records goes out when they are committed; one that does not, at once.
-         3. The topic of the offsets is made when somebody first asks for a group's coordinator; the question waits
-            until it can be answered. It gets the replicas that the setting says, or is not made at all: a topic with
-            fewer would lose commits silently later on.
-         4. Where a version lacks a field or a null, the answer says it as Apache Kafka does.
-NOT HERE What becomes of a group (`coordinators/`), its offsets (`group_offsets.py`), transactional ids, share groups.
+         3. Where a version lacks a field or a null, the answer says it as Apache Kafka does.
+NOT HERE What becomes of a group (`coordinators/`), its offsets (`group_offsets.py`), who coordinates it
+         (`find_coordinator.py`).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from typing import Final
 
-from broker.addresses import Addresses
 from broker.coordinators.classic_group import refused_join
-from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
-from broker.coordinators.java import abs_hash
+from broker.coordinators.groups import GroupCoordinator
 from broker.coordinators.rebalance import Caller
 from broker.coordinators.runtime import CoordinatorRuntime, Shard, coordinator_error
 from broker.handlers.router import Pending, RequestContext, Route
@@ -28,7 +21,6 @@ from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Reso
 from broker.security.operations import authorized_operations
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -49,45 +41,20 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from protocol.messages.metadata import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from replication.image import MetadataImage
 
-_log = logging.getLogger("barnabas.groups")
-
-CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None]
-"""Has the controller make topics: (request, wall_ms, reply)."""
-
-_GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _NONE: Final = ErrorCode.NONE
-_NO_NODE: Final = -1
-_CREATE_TIMEOUT_MS: Final = 30_000
-_UNAVAILABLE: Final = "The coordinator is not available."
 
 
 class CoordinationHandlers:
     """The handlers of this module and what they need."""
 
-    def __init__(
-        self,
-        runtime: CoordinatorRuntime[GroupCoordinator],
-        image: Callable[[], MetadataImage],
-        addresses: Addresses,
-        authorizer: Authorizer,
-        create_topics: CreateTopics,
-        offsets_topic: CreatableTopic,
-    ) -> None:
+    def __init__(self, runtime: CoordinatorRuntime[GroupCoordinator], authorizer: Authorizer) -> None:
         self._runtime = runtime
-        self._image = image
-        self._addresses = addresses
         self._authorizer = authorizer
-        self._create_topics = create_topics
-        self._offsets_topic = offsets_topic
-        self._on_topic_made: list[Callable[[str | None], None]] = []
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
         return [
-            Route(ApiKey.FIND_COORDINATOR, 0, 6, self.find_coordinator),
             Route(ApiKey.JOIN_GROUP, 0, 9, self.join_group),
             Route(ApiKey.HEARTBEAT, 0, 4, self.heartbeat),
             Route(ApiKey.LEAVE_GROUP, 0, 5, self.leave_group),
@@ -105,81 +72,6 @@ class CoordinationHandlers:
         if not self._may(context, Operation.READ, group_id):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         return self._runtime.find(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
-
-    # ------------------------------------------------------------ FindCoordinator
-    def find_coordinator(
-        self, context: RequestContext, request: FindCoordinatorRequest
-    ) -> FindCoordinatorResponse | Pending:
-        """Which broker coordinates some keys."""
-        if request.key_type != _GROUP or OFFSETS_TOPIC in self._image().topics_by_name:
-            return self._coordinators(context, request, None)
-        pending = Pending()
-        self._make_offsets_topic(
-            context.wall_ms, lambda failure: pending.complete(self._coordinators(context, request, failure))
-        )
-        return pending
-
-    def _make_offsets_topic(self, wall_ms: int, then: Callable[[str | None], None]) -> None:
-        """Make the topic and go on with None, or with the sentence that says why it cannot be made."""
-        self._on_topic_made.append(then)
-        if len(self._on_topic_made) > 1:
-            return
-
-        def made(response: CreateTopicsResponse) -> None:
-            failure = None
-            for result in response.topics:
-                if result.error_code not in {_NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
-                    reason = result.error_message or ErrorCode(result.error_code).name
-                    failure = f"{OFFSETS_TOPIC} cannot be made: {reason}"
-                    _log.warning("%s (see offsets.topic.replication.factor)", failure)
-            waiting, self._on_topic_made = self._on_topic_made, []
-            for go_on in waiting:
-                go_on(failure)
-
-        request = CreateTopicsRequest(topics=[self._offsets_topic], timeout_ms=_CREATE_TIMEOUT_MS)
-        self._create_topics(request, wall_ms, made)
-
-    def _coordinators(
-        self, context: RequestContext, request: FindCoordinatorRequest, failure: str | None
-    ) -> FindCoordinatorResponse:
-        if context.api_version >= 4:
-            found = [self._coordinator(context, request.key_type, key, failure) for key in request.coordinator_keys]
-            return FindCoordinatorResponse(coordinators=found)
-        one = self._coordinator(context, request.key_type, request.key, failure)
-        return FindCoordinatorResponse(
-            error_code=one.error_code,
-            error_message=one.error_message or "NONE",
-            node_id=one.node_id,
-            host=one.host,
-            port=one.port,
-        )
-
-    def _coordinator(self, context: RequestContext, key_type: int, key: str, failure: str | None) -> Coordinator:
-        if key_type == _GROUP:
-            if not self._may(context, Operation.DESCRIBE, key):
-                return _no_coordinator(key, ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed.")
-            image = self._image()
-            topic = image.topics_by_name.get(OFFSETS_TOPIC)
-            if topic is not None and topic.partitions:
-                leader = topic.partitions[abs_hash(key) % len(topic.partitions)].leader
-                address = self._addresses.node(image, leader, context.connection)
-                if address is not None:
-                    return Coordinator(
-                        key=key,
-                        node_id=address.node_id,
-                        host=address.host,
-                        port=address.port,
-                        error_code=_NONE,
-                        error_message="",
-                    )
-            return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, failure or _UNAVAILABLE)
-        if key_type == _TRANSACTION:
-            principal, kind = context.connection.principal, Resource.TRANSACTIONAL_ID
-            if not self._authorizer.authorize(principal, Operation.DESCRIBE, kind, key):
-                code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                return _no_coordinator(key, code, "Transactional Id authorization failed.")
-            return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, _UNAVAILABLE)
-        return _no_coordinator(key, ErrorCode.INVALID_REQUEST, "There are no coordinators of this type here.")
 
     # ------------------------------------------------------------ members
     def join_group(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse | Pending:
@@ -291,10 +183,6 @@ class CoordinationHandlers:
 
 
 # ---- answers
-
-
-def _no_coordinator(key: str, error: ErrorCode, message: str) -> Coordinator:
-    return Coordinator(key=key, node_id=_NO_NODE, host="", port=-1, error_code=error, error_message=message)
 
 
 def _joined(answer: JoinGroupResponse, version: int) -> JoinGroupResponse:

@@ -6,15 +6,19 @@ RULES    1. Partitions are appended in the order of the request, each by itself:
             connection, so that the producer learns that something is wrong.
          3. What is not as safe as wanted when the request's time is over is REQUEST_TIMED_OUT; the records may
             still become safe.
-         4. A transactional batch needs a transactional id, and the right to use it, or nothing of the request is
-            appended.
+         4. A transactional batch needs a transactional id, and the right to use it, and all of a request come from one
+            producer; or nothing of the request is appended. Each is appended only where it may be part of its
+            transaction (`coordinators/admission.py`).
 NOT HERE Checking batches (`storage/validation.py`), acknowledgement (`replication/partition.py`).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from struct import Struct
+from typing import Any, Final
 
+from broker.coordinators.admission import Admission, Refusals, Support
+from broker.coordinators.transaction import Expected
 from broker.handlers.leaders import current_leader, node_endpoints
 from broker.handlers.router import CloseConnection, Pending, RequestContext, Route, Shortcuts
 from broker.security.authorizer import Authorizer, Operation, Resource
@@ -30,7 +34,7 @@ from protocol.messages.produce_fetch import (
     TopicProduceResponse,
 )
 from protocol.primitives import ZERO_UUID
-from protocol.records import ATTRIBUTES_POSITION, BATCH_OVERHEAD, TRANSACTIONAL_BIT
+from protocol.records import ATTRIBUTES_POSITION, BATCH_OVERHEAD, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from replication.deadlines import Deadline, Deadlines
 from replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from replication.replica_manager import Done, ReplicaManager
@@ -40,6 +44,8 @@ from storage.validation import FIRST_PRODUCE_VERSION_WITH_ZSTD, RejectedRecords,
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _ADMIN_CLIENT: Final = "__admin_client"  # who may write to internal topics: Kafka's own tools
 _FIRST_VERSION_WITH_LEADER: Final = 10
+_FIRST_VERSION_WITH_ABORTABLE: Final = 11
+_FIRST_VERSION_THAT_ADDS: Final = 12
 _FIRST_VERSION_WITH_IDS: Final = 13
 _ABOUT_THE_LOG: Final = frozenset(
     {
@@ -52,6 +58,7 @@ _ABOUT_THE_LOG: Final = frozenset(
 """Refusals by which a producer wants to know where the log starts: what it has sent before may have been deleted."""
 _EMPTY: Final = memoryview(b"")
 ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
+_PRODUCER: Final = Struct(">43xqh")  # a batch's producer id and epoch
 
 
 class Outcome:
@@ -74,9 +81,12 @@ class Outcome:
 class ProduceHandler:
     """Answers Produce requests."""
 
-    def __init__(self, replicas: ReplicaManager, deadlines: Deadlines, authorizer: Authorizer) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, deadlines: Deadlines, admission: Admission, authorizer: Authorizer
+    ) -> None:
         self.replicas = replicas
         self.deadlines = deadlines
+        self.admission = admission
         self.authorizer = authorizer
 
     def handle(self, ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | Pending | None:
@@ -88,6 +98,7 @@ class ProduceHandler:
         else:
             for topic in request.topic_data:
                 produce.append_topic(topic)
+            produce.append_transactional(request.transactional_id)
         return produce.settle(request.timeout_ms)
 
     def adopt(
@@ -98,45 +109,71 @@ class ProduceHandler:
         produce.adopt(topic, index, topic_id, outcome)
         return produce.settle(timeout_ms)
 
-    def _refuse_all(self, ctx: RequestContext, request: ProduceRequest) -> ErrorCode | None:
+    def _refuse_all(self, ctx: RequestContext, request: ProduceRequest) -> KafkaError | None:
         """What is wrong with the request as a whole."""
         if request.acks not in (ACKS_LEADER, ACKS_ALL, ACKS_NONE):
-            return ErrorCode.INVALID_REQUIRED_ACKS
-        for topic in request.topic_data:
-            for data in topic.partition_data:
-                records = data.records
-                if (
-                    records is not None
-                    and len(records) >= BATCH_OVERHEAD
-                    and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT  # type: ignore[operator]
-                ):
-                    name = request.transactional_id
-                    is_allowed = name is not None and self.authorizer.authorize(
-                        ctx.principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, name
-                    )
-                    # Transactions themselves are not served yet: no partition is ever part of one.
-                    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                    return ErrorCode.INVALID_TXN_STATE if is_allowed else code
+            return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+        producers = {
+            _producer_of(data.records).producer_id
+            for topic in request.topic_data
+            for data in topic.partition_data
+            if _is_transactional(data.records)
+        }
+        if not producers:
+            return None
+        name = request.transactional_id
+        if name is None or not self.authorizer.authorize(
+            ctx.principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, name
+        ):
+            return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if len(producers) > 1:
+            return KafkaError(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
+            )
         return None
+
+
+def _is_transactional(records: Any) -> bool:
+    """Whether these are records of a transaction; a client sends one batch for a partition."""
+    return (
+        records is not None
+        and len(records) >= BATCH_OVERHEAD
+        and records[MAGIC_POSITION] == MAGIC
+        and bool(records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT)
+    )
+
+
+def _producer_of(records: Any) -> Expected:
+    """The producer that a batch names."""
+    return Expected(*_PRODUCER.unpack_from(records))
+
+
+def _support(version: int) -> Support:
+    if version >= _FIRST_VERSION_THAT_ADDS:
+        return Support.IMPLICIT
+    return Support.ABORTABLE if version >= _FIRST_VERSION_WITH_ABORTABLE else Support.OLD
 
 
 class _Produce:
     """One request in work."""
 
-    __slots__ = ("_acks", "_ctx", "_deadline", "_handler", "_has_error", "_pending", "_response", "_waiting")
+    __slots__ = (
+        "_acks", "_ctx", "_deadline", "_handler", "_has_error", "_pending", "_response", "_transactional", "_waiting",
+    )  # fmt: skip
 
     def __init__(self, handler: ProduceHandler, ctx: RequestContext, request: ProduceRequest) -> None:
         self._handler = handler
         self._ctx = ctx
         self._acks = request.acks
         self._response = ProduceResponse(responses=[])
+        self._transactional: list[tuple[str, PartitionProduceData, PartitionProduceResponse]] = []
         self._waiting = 0
         self._has_error = False
         self._pending: Pending | None = None
         self._deadline: Deadline | None = None
 
     # ------------------------------------------------------------ appending
-    def refuse_all(self, request: ProduceRequest, code: ErrorCode) -> None:
+    def refuse_all(self, request: ProduceRequest, refusal: KafkaError) -> None:
         """Append nothing and say why, partition by partition."""
         self._has_error = True
         self._response.responses = [
@@ -144,7 +181,12 @@ class _Produce:
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partition_responses=[
-                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
+                    PartitionProduceResponse(
+                        index=data.index,
+                        error_code=refusal.code,
+                        base_offset=-1,
+                        error_message=refusal.message,
+                    )
                     for data in topic.partition_data
                 ],
             )
@@ -200,7 +242,35 @@ class _Produce:
         if topic in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
 
-    def _append(self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse) -> None:
+    def append_transactional(self, transactional_id: str | None) -> None:
+        """Append what was put aside because it is part of a transaction, where that is open."""
+        waiting, self._transactional = self._transactional, []
+        if not waiting:
+            return
+        assert transactional_id is not None
+        producer = _producer_of(waiting[0][1].records)
+        partitions = self._handler.replicas.partitions
+        asked = {(topic, data.index) for topic, data, _ in waiting if producer.producer_id >= 0}
+
+        def admitted(refusals: Refusals) -> None:
+            for topic, data, answer in waiting:
+                code = refusals.get((topic, data.index))
+                if code is None:
+                    self._append(topic, data, answer, is_admitted=True)
+                else:
+                    self._done(topic, answer, code, None, _explained(code))
+
+        self._handler.admission.admit(
+            transactional_id,
+            producer,
+            [key for key in asked if key in partitions and partitions[key].is_leader],
+            _support(self._ctx.api_version),
+            admitted,
+        )
+
+    def _append(
+        self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse, *, is_admitted: bool = False
+    ) -> None:
         records = data.records
         assert records is None or isinstance(records, bytearray | memoryview), "decoded into the frame"
         version = self._ctx.api_version
@@ -210,6 +280,9 @@ class _Produce:
             except KafkaError as error:
                 self._done(topic, answer, error.code, None, error)
                 return
+        if _is_transactional(records) and not is_admitted:
+            self._transactional.append((topic, data, answer))
+            return
         self._handler.replicas.append(
             topic,
             data.index,
@@ -315,6 +388,15 @@ class _Produce:
             if answer.error_code
         ]
         return f"a Produce with acks=0 failed ({', '.join(failed[:10])})"
+
+
+def _explained(code: ErrorCode) -> KafkaError | None:
+    """What is said beside the code to a producer whose records may not be part of a transaction."""
+    if code is ErrorCode.INVALID_TXN_STATE:
+        return KafkaError(code, "Partition was not added to the transaction")
+    if code is ErrorCode.NOT_ENOUGH_REPLICAS:
+        return KafkaError(code, "Unable to verify the partition has been added to the transaction.")
+    return None
 
 
 def routes(handler: ProduceHandler, shortcut: Shortcuts | None = None) -> list[Route]:

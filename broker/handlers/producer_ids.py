@@ -1,12 +1,12 @@
-"""InitProducerId for producers that are idempotent but not transactional: ids out of blocks from the controller.
+"""InitProducerId, and producer ids out of blocks from the controller.
 
 RULES    1. Every answer has an id that nobody has had before, with epoch 0; ids of a block lost in a crash are not
             given again.
          2. A block is asked for when the last one is used up; requests that come meanwhile wait for it. If the
             controller refuses, they are told to try again (COORDINATOR_LOAD_IN_PROGRESS, as Kafka does).
-         3. A transactional id needs a transaction coordinator, which this broker does not have yet:
-            COORDINATOR_NOT_AVAILABLE, and FindCoordinator says the same. An empty one is INVALID_REQUEST.
-NOT HERE Which block is next (`replication/controller/`), checking sequences (`storage/producers.py`).
+         3. A transactional id is its coordinator's to answer for. An empty one is INVALID_REQUEST.
+NOT HERE Transactional ids (`transactions.py`), which block is next (`replication/controller/`), checking sequences
+         (`storage/producers.py`).
 """
 
 from __future__ import annotations
@@ -77,8 +77,15 @@ class ProducerIds:
 class ProducerIdsHandler:
     """Answers InitProducerId requests."""
 
-    def __init__(self, producer_ids: ProducerIds, authorizer: Authorizer) -> None:
+    def __init__(
+        self,
+        producer_ids: ProducerIds,
+        transactional: Callable[[RequestContext, InitProducerIdRequest], InitProducerIdResponse | Pending],
+        authorizer: Authorizer,
+    ) -> None:
+        """`transactional` answers those who come with a transactional id."""
         self._producer_ids = producer_ids
+        self._transactional = transactional
         self._authorizer = authorizer
 
     def handle(self, ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse | Pending:
@@ -86,6 +93,8 @@ class ProducerIdsHandler:
         code = self._refuse(ctx, request)
         if code is not None:
             return _refusal(code)
+        if request.transactional_id is not None:
+            return self._transactional(ctx, request)
         pending = Pending()
         self._producer_ids.take(
             ctx.wall_ms,
@@ -106,9 +115,7 @@ class ProducerIdsHandler:
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if (request.producer_id == NO_PRODUCER_ID) is not (request.producer_epoch == NO_PRODUCER_EPOCH):
             return ErrorCode.INVALID_REQUEST
-        if name is None:
-            return None
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE if name else ErrorCode.INVALID_REQUEST
+        return ErrorCode.INVALID_REQUEST if name == "" else None  # null: no transactions
 
 
 def _refusal(code: ErrorCode) -> InitProducerIdResponse:

@@ -1,4 +1,4 @@
-"""Groups without a broker: the handlers over shards, a fake log, a fake clock; and the same seen through a socket.
+"""Coordinators without a broker: the handlers over shards, fake logs, a fake clock; and the same seen through a socket.
 
 RULES    1. A world answers requests of named actors. An actor's name is its client id: its member ids begin with it.
          2. Requests and answers pass through the codec of their version, so a world sees what a client sees.
@@ -8,27 +8,41 @@ NOT HERE The language of scenarios (`tests/scenarios/run.py`).
 
 from __future__ import annotations
 
+import itertools
 import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from broker.addresses import Addresses
+from broker.coordinators.admission import Admission
 from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.rebalance import GroupSettings
 from broker.coordinators.runtime import CoordinatorRuntime
+from broker.coordinators.transaction import TopicPartition
+from broker.coordinators.transactions import (
+    TRANSACTIONS_TOPIC,
+    Marker,
+    MarkerDone,
+    TransactionCoordinator,
+    TransactionSettings,
+)
 from broker.handlers.coordination import CoordinationHandlers
+from broker.handlers.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.group_offsets import GroupOffsetsHandlers
-from broker.handlers.router import ConnectionInfo, Pending, RequestContext, Router
+from broker.handlers.router import ConnectionInfo, Pending, RequestContext, Route, Router
+from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
+from broker.handlers.transactions import TransactionHandlers
 from broker.security.authorizer import ANONYMOUS, AllowAll, Authorizer
-from protocol.api import APIS, request_header_version, response_header_version
+from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.headers import RequestHeader, ResponseHeader
-from protocol.records import headers, patch
+from protocol.records import ControlType, end_txn_marker, headers, patch
 from protocol.schema import Message
 from replication.deadlines import Deadlines
 from replication.image import BrokerImage, Changes, Endpoint, MetadataImage, PartitionState, TopicImage
@@ -36,6 +50,7 @@ from storage.blocking import WouldBlock
 
 NODE = 1
 START_WALL_MS = 1_700_000_000_000
+TRANSACTIONS_PARTITIONS = 5
 
 
 class FakeClock:
@@ -145,12 +160,55 @@ class ImageHolder:
         return changes
 
 
-class LocalWorld:
-    """The handlers of the group APIs and everything below them, without I/O."""
+class FakePartitions:
+    """Partitions that take markers; the offsets of groups are the group coordinator's."""
 
-    def __init__(self, settings: GroupSettings | None = None, offsets_partitions: int = 5) -> None:
+    def __init__(self, world: LocalWorld) -> None:
+        self.partitions: dict[TopicPartition, Any] = {}
+        """What `Admission` looks at: nothing, so it asks every time."""
+        self.markers: list[tuple[Marker, TopicPartition]] = []
+        self.refusals: dict[TopicPartition, ErrorCode] = {}
+        self._world = world
+
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
+        """As `LocalMarkers.write`."""
+        for key in list(partitions):
+            refusal = self.refusals.get(key)
+            if refusal is not None:
+                done(key, refusal)
+                continue
+            self.markers.append((marker, key))
+            if key[0] != OFFSETS_TOPIC:
+                done(key, ErrorCode.NONE)
+                continue
+            batch = end_txn_marker(
+                ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                timestamp_ms=self._world.clock.wall_ms(),
+            )
+            shard = self._world.runtime.shards[key[1]]
+            commit = shard.end_transaction(batch, marker.producer_id, is_commit=marker.is_commit)
+            commit.then(partial(done, key))
+
+
+class LocalWorld:
+    """The handlers of groups and transactions and everything below them, without I/O."""
+
+    def __init__(
+        self,
+        settings: GroupSettings | None = None,
+        offsets_partitions: int = 5,
+        transaction_settings: TransactionSettings | None = None,
+    ) -> None:
         self.clock = FakeClock()
         self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
+        self.transaction_settings = transaction_settings or TransactionSettings()
+        self.transaction_version = 2
+        self.producer_ids = itertools.count()
+        self.data = FakePartitions(self)
+        self.transaction_logs = [FakeLog() for _ in range(TRANSACTIONS_PARTITIONS)]
         self.logs = [FakeLog() for _ in range(offsets_partitions)]
         self.holder = ImageHolder()
         self._uuids = 0
@@ -168,21 +226,51 @@ class LocalWorld:
             self.clock.deadlines,
             self.clock,
         )
-        self.handlers = CoordinationHandlers(
-            self.runtime,
-            lambda: self.holder.image,
-            Addresses(NODE, frozenset()),
-            AllowAll(),
-            self._create_topics,
-            CreatableTopic(name=OFFSETS_TOPIC, num_partitions=len(self.logs), replication_factor=1),
+        self.transactions = CoordinatorRuntime(
+            TRANSACTIONS_TOPIC,
+            lambda host: TransactionCoordinator(
+                host, self.transaction_settings, self.data, lambda: self.transaction_version
+            ),
+            lambda partition: self.transaction_logs[partition],
+            self.clock.deadlines,
+            self.clock,
         )
-        self.offset_handlers = GroupOffsetsHandlers(self.runtime, lambda: self.holder.image, AllowAll())
-        self.router = Router([*self.handlers.routes(), *self.offset_handlers.routes()])
+        self._route(AllowAll())
+
+    def _route(self, authorizer: Authorizer) -> None:
+        def image() -> MetadataImage:
+            return self.holder.image
+
+        admission = Admission(self.data, self.transactions, self.clock.deadlines, self.clock)  # type: ignore[arg-type]
+        topics = {
+            GROUP: CreatableTopic(name=OFFSETS_TOPIC, num_partitions=len(self.logs), replication_factor=1),
+            TRANSACTION: CreatableTopic(
+                name=TRANSACTIONS_TOPIC, num_partitions=len(self.transaction_logs), replication_factor=1
+            ),
+        }
+        addresses = Addresses(NODE, frozenset())
+        self.handlers = CoordinationHandlers(self.runtime, authorizer)
+        self.offset_handlers = GroupOffsetsHandlers(self.runtime, image, authorizer)
+        transacting = TransactionHandlers(
+            self.transactions, self.runtime, image, self._take_producer_id, authorizer, len(self.logs)
+        )
+        self.router = Router(
+            [
+                *FindCoordinatorHandler(image, addresses, authorizer, self._create_topics, topics).routes(),
+                *self.handlers.routes(),
+                *self.offset_handlers.routes(),
+                *TransactionalOffsetsHandler(self.runtime, admission, image, authorizer).routes(),
+                *transacting.routes(),
+                Route(ApiKey.INIT_PRODUCER_ID, 0, 5, transacting.init_producer_id),
+            ]
+        )
+
+    def _take_producer_id(self, _wall_ms: int, give: Callable[[int | None], None]) -> None:
+        give(next(self.producer_ids))
 
     def authorize_by(self, authorizer: Authorizer) -> None:
         """Ask somebody else than the one who allows everything."""
-        self.handlers._authorizer = authorizer
-        self.offset_handlers._authorizer = authorizer
+        self._route(authorizer)
 
     def _uuid(self) -> str:
         self._uuids += 1
@@ -200,12 +288,15 @@ class LocalWorld:
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Make a topic, as the controller would."""
-        changes = self.holder.add_topic(name, partitions, self._epoch)
-        self.runtime.image_changed(changes, self.holder.image, NODE)
+        self._image_changed(self.holder.add_topic(name, partitions, self._epoch))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, as the controller would."""
-        self.runtime.image_changed(self.holder.remove_topic(name), self.holder.image, NODE)
+        self._image_changed(self.holder.remove_topic(name))
+
+    def _image_changed(self, changes: Changes) -> None:
+        self.runtime.image_changed(changes, self.holder.image, NODE)
+        self.transactions.image_changed(changes, self.holder.image, NODE)
 
     def topic_id(self, name: str) -> bytes:
         """The id of a topic that is there."""
@@ -257,16 +348,17 @@ class LocalWorld:
     def restart(self) -> None:
         """Stop the broker and start it again: the logs stay, all else is read back."""
         self.runtime.close()
-        for log in self.logs:
+        self.transactions.close()
+        for log in self.logs + self.transaction_logs:
             log.held.clear()
         self.answers.clear()
         self.waiting.clear()
         self._epoch += 1
         self._start()
-        if OFFSETS_TOPIC in self.holder.image.topics_by_name:
-            changes = self.holder.add_topic(OFFSETS_TOPIC, len(self.logs), self._epoch)
-            self.runtime.image_changed(changes, self.holder.image, NODE)
-        while self.runtime.is_loading:
+        for topic, logs in ((OFFSETS_TOPIC, self.logs), (TRANSACTIONS_TOPIC, self.transaction_logs)):
+            if topic in self.holder.image.topics_by_name:
+                self._image_changed(self.holder.add_topic(topic, len(logs), self._epoch))
+        while self.runtime.is_loading or self.transactions.is_loading:
             self.clock.advance(1)
 
     def close(self) -> None:
@@ -282,8 +374,14 @@ def local_world(settings: dict[str, int]) -> LocalWorld:
             max_size=settings.get("group.max.size", GroupSettings().max_size),
         ),
         settings["offsets.topic.num.partitions"],
+        TransactionSettings(
+            abort_interval_ms=settings.get(
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms", TransactionSettings().abort_interval_ms
+            ),
+        ),
     )
     world.create_topic(OFFSETS_TOPIC, settings["offsets.topic.num.partitions"])
+    world.create_topic(TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS)
     return world
 
 

@@ -110,6 +110,22 @@ def waiting(look: Callable[[], T]) -> T:
             blocked.finish()
 
 
+class NoTransactions:
+    """Knows of no transaction, and so lets no transactional record in."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.refusal: ErrorCode | None = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        """None: everything may come in."""
+
+    def admit(
+        self, transactional_id: str, producer: Any, partitions: Any, support: Any, done: Callable[[Any], None]
+    ) -> None:
+        """As `Admission.admit`."""
+        self.asked.append((transactional_id, tuple(producer), list(partitions), support))
+        done({} if self.refusal is None else dict.fromkeys(partitions, self.refusal))
+
+
 class Answer:
     """What a handler answered, or has not answered yet."""
 
@@ -184,7 +200,7 @@ class World:
         session_ids = itertools.count(1001)
         self.sessions = FetchSessions(self.purgatory, lambda: next(session_ids))
         self.fetching = FetchHandler(self.replicas, self.sessions, self.purgatory, self.authorizer)
-        self.producing = ProduceHandler(self.replicas, self.deadlines, self.authorizer)
+        self.producing = ProduceHandler(self.replicas, self.deadlines, NoTransactions(), self.authorizer)  # type: ignore[arg-type]
         self.offsets = OffsetsHandler(self.replicas, self.authorizer)
         self.topic_numbers = itertools.count(1)
         self.apply(*(self._broker(number) for number in (1, 2, 3)))

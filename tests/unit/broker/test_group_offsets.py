@@ -218,7 +218,7 @@ def test_a_stable_group_loses_offsets_of_topics_that_it_does_not_read() -> None:
         record = commit_record("g", topic, 0, Committed(1, -1, "", NOW))
         assert isinstance(record.key, OffsetCommitKey)
         assert isinstance(record.value, OffsetCommitValue)
-        offsets.apply(record.key, record.value)
+        offsets.apply(record.key, record.value, -1)
     for metadata, expired in ((subscription(1, "read"), ["left"]), (b"unknown", [])):
         group = ClassicGroup("g", NOW)
         group.add(member("a", metadata=metadata), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.coordinators.admission import Support
 from broker.security.authorizer import Operation, Resource
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -216,10 +217,31 @@ def test_transactional_batch_needs_a_transactional_id(world):
     assert stored_offsets(world) == []
 
 
-def test_transactional_batch_belongs_to_no_transaction_yet(world):
-    """Rule 4: transactions are not served; a plain batch beside a transactional id is."""
-    assert code(world.produce("t", 0, transactional(), transactional_id="tx")) == ErrorCode.INVALID_TXN_STATE
-    assert code(world.produce("t", 0, transactional_id="tx")) == ErrorCode.NONE
+def test_transactional_batch_is_let_in_by_its_transaction(world):
+    """Rule 4: who knows of the transaction decides; a plain batch beside a transactional id needs nobody."""
+    doors = world.producing.admission
+    answer = world.produce_all(
+        [("t", 0, transactional()), ("t", 1, batch()), ("unknown", 0, transactional())],
+        transactional_id="tx",
+        version=11,
+    )
+    assert [code(answer, 0, 0), code(answer, 0, 1), code(answer, 1, 0)] == [
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert doors.asked == [("tx", (5, 0), [("t", 0)], Support.ABORTABLE)]
+    doors.refusal = None
+    assert code(world.produce("t", 0, transactional(), transactional_id="tx", version=12)) == ErrorCode.NONE
+    assert doors.asked[1:] == [("tx", (5, 0), [("t", 0)], Support.IMPLICIT)]
+
+
+def test_a_request_is_about_one_transaction(world):
+    """Rule 4: records of two producers are refused, all of them."""
+    other = batch(producer_id=6, producer_epoch=0, base_sequence=0, transactional=True)
+    answer = world.produce_all([("t", 0, transactional()), ("t", 1, other)], transactional_id="tx")
+    assert [code(answer, 0, place) for place in (0, 1)] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
+    assert world.producing.admission.asked == []
 
 
 def test_transactional_id_must_be_allowed(tmp_path):

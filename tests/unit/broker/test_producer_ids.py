@@ -9,7 +9,7 @@ from broker.handlers.router import ConnectionInfo, Pending, RequestContext
 from broker.security.authorizer import AllowAll, Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import AllocateProducerIdsResponse
-from protocol.messages.transactions import InitProducerIdRequest
+from protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 
 class Controller:
@@ -44,6 +44,10 @@ class Deny:
         return (operation, resource_type) not in self.denied
 
 
+def no_coordinator(context, request):
+    return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_id=-1, producer_epoch=-1)
+
+
 def context() -> RequestContext:
     connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 4000), "User:ANONYMOUS")
     return RequestContext(22, 5, 1, "test", connection, 0, 0)
@@ -75,7 +79,7 @@ def controller():
 
 @pytest.fixture
 def handler(controller):
-    return ProducerIdsHandler(ProducerIds(controller, 1, lambda: 77), AllowAll())
+    return ProducerIdsHandler(ProducerIds(controller, 1, lambda: 77), no_coordinator, AllowAll())
 
 
 def test_requests_wait_for_the_first_block_and_then_are_answered_at_once(controller, handler):
@@ -135,7 +139,7 @@ def test_half_an_old_identity_is_invalid(handler, producer_id, producer_epoch):
     assert result(ask(handler, None, producer_id, producer_epoch)).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_transactional_id_needs_a_coordinator_that_is_not_there(handler):
+def test_transactional_id_is_its_coordinators_to_answer_for(handler):
     """Rule 3."""
     assert result(ask(handler, "tx")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert result(ask(handler, "")).error_code == ErrorCode.INVALID_REQUEST
@@ -144,8 +148,8 @@ def test_transactional_id_needs_a_coordinator_that_is_not_there(handler):
 def test_who_may_not_write_gets_no_id(controller):
     """The authorizer is asked as Kafka asks it."""
     ids = ProducerIds(controller, 1, lambda: 0)
-    handler = ProducerIdsHandler(ids, Deny((Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)))
+    handler = ProducerIdsHandler(ids, no_coordinator, Deny((Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)))
     assert result(ask(handler)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    handler = ProducerIdsHandler(ids, Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID)))
+    handler = ProducerIdsHandler(ids, no_coordinator, Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID)))
     assert result(ask(handler, "tx")).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert controller.asked == []

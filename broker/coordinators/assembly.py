@@ -1,0 +1,110 @@
+"""All coordinators of this broker, made from its settings, with what they and the partitions need of each other.
+
+RULES    1. Groups hear of a new image before transactions: markers for offsets go to the groups.
+NOT HERE What a coordinator does; the topics in which coordinators keep their state (`apis.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from broker.config import BrokerConfig
+from broker.coordinators.admission import Admission
+from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.markers import LocalMarkers
+from broker.coordinators.rebalance import GroupSettings
+from broker.coordinators.replica_log import ReplicaLog
+from broker.coordinators.runtime import Clock, CoordinatorRuntime, Host
+from broker.coordinators.transactions import (
+    TRANSACTION_VERSION,
+    TRANSACTIONS_TOPIC,
+    TransactionCoordinator,
+    TransactionSettings,
+)
+from replication.deadlines import Deadlines
+from replication.image import Changes, MetadataImage
+from replication.replica_manager import ReplicaManager
+
+_MINUTE_MS = 60_000
+
+
+class Coordinators(NamedTuple):
+    """Everybody who coordinates something here."""
+
+    groups: CoordinatorRuntime[GroupCoordinator]
+    transactions: CoordinatorRuntime[TransactionCoordinator]
+    admission: Admission
+    markers: LocalMarkers
+
+    def image_changed(self, changes: Changes, image: MetadataImage, broker_id: int) -> None:
+        """Follow the cluster; to be called when the partitions that this broker leads are ready."""
+        self.groups.image_changed(changes, image, broker_id)
+        self.transactions.image_changed(changes, image, broker_id)
+
+    def close(self) -> None:
+        """Resign from everything."""
+        self.transactions.close()
+        self.groups.close()
+
+
+def coordinators(config: BrokerConfig, replicas: ReplicaManager, deadlines: Deadlines, clock: Clock) -> Coordinators:
+    """Coordinators that know of nothing yet: `image_changed` brings it."""
+    groups = _groups(config, replicas, deadlines, clock)
+    settings = TransactionSettings(
+        max_timeout_ms=config.number("transaction.max.timeout.ms"),
+        abort_interval_ms=config.number("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+        expiration_ms=config.number("transactional.id.expiration.ms"),
+        expiry_interval_ms=config.number("transaction.remove.expired.transaction.cleanup.interval.ms"),
+    )
+
+    def make(host: Host) -> TransactionCoordinator:
+        return TransactionCoordinator(
+            host, settings, markers, lambda: replicas.image.features.get(TRANSACTION_VERSION, 0)
+        )
+
+    def open_log(partition: int) -> ReplicaLog:
+        return ReplicaLog(replicas, TRANSACTIONS_TOPIC, partition, clock)
+
+    transactions = CoordinatorRuntime(TRANSACTIONS_TOPIC, make, open_log, deadlines, clock)
+    admission = Admission(
+        replicas,
+        transactions,
+        deadlines,
+        clock,
+        does_verify=bool(config.value("transaction.partition.verification.enable")),
+        retry_ms=config.number("add.partitions.to.txn.retry.backoff.ms"),
+        patience_ms=config.number("add.partitions.to.txn.retry.backoff.max.ms"),
+    )
+    markers = LocalMarkers(replicas, groups, admission, clock)
+    return Coordinators(groups, transactions, admission, markers)
+
+
+def _groups(
+    config: BrokerConfig, replicas: ReplicaManager, deadlines: Deadlines, clock: Clock
+) -> CoordinatorRuntime[GroupCoordinator]:
+    settings = GroupSettings(
+        min_session_timeout_ms=config.number("group.min.session.timeout.ms"),
+        max_session_timeout_ms=config.number("group.max.session.timeout.ms"),
+        initial_rebalance_delay_ms=config.number("group.initial.rebalance.delay.ms"),
+        max_size=config.number("group.max.size"),
+        offset_metadata_max_size=config.number("offset.metadata.max.bytes"),
+        offsets_retention_ms=config.number("offsets.retention.minutes") * _MINUTE_MS,
+        offsets_retention_check_interval_ms=config.number("offsets.retention.check.interval.ms"),
+    )
+
+    def make(host: Host) -> GroupCoordinator:
+        return GroupCoordinator(host, settings, _new_member_id)
+
+    def open_log(partition: int) -> ReplicaLog:
+        return ReplicaLog(replicas, OFFSETS_TOPIC, partition, clock)
+
+    runtime = CoordinatorRuntime(OFFSETS_TOPIC, make, open_log, deadlines, clock)
+    runtime.commit_timeout_ms = config.number("offsets.commit.timeout.ms")
+    return runtime
+
+
+def _new_member_id() -> str:
+    """A random UUID as text; the module `uuid` would cost the start some milliseconds."""
+    drawn = os.urandom(16).hex()
+    return f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-a{drawn[17:20]}-{drawn[20:]}"

@@ -1,0 +1,134 @@
+"""Writes the markers of ended transactions into the partitions that are led here.
+
+RULES    1. A partition that no longer exists needs no marker; one that cannot be written to now answers why.
+         2. In `__consumer_offsets` the group coordinator takes the marker, for offsets wait for it.
+         3. With transactions of version 2 a marker's epoch is above that of the records that it ends. One that is not
+            belongs to an earlier transaction, came late, and must not end the one that is open now (KIP-1228).
+NOT HERE Who decides (`transactions.py`). Partitions that other brokers lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from broker.coordinators.admission import Admission
+from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.runtime import Clock, CoordinatorRuntime, ShardState
+from broker.coordinators.transaction import WITH_BUMPS, TopicPartition
+from broker.coordinators.transactions import Marker, MarkerDone
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import ControlType, end_txn_marker
+from replication.partition import ACKS_ALL, Partition
+from replication.replica_manager import ReplicaManager
+from storage.blocking import WouldBlock
+from storage.disk import StorageError
+from storage.log import AppendInfo
+from storage.validation import Origin
+
+MarkerReport = Callable[[ErrorCode], None]
+_NONE: Final = ErrorCode.NONE
+
+
+class LocalMarkers:
+    """Writes markers into partitions of this broker."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        groups: CoordinatorRuntime[GroupCoordinator],
+        admission: Admission,
+        clock: Clock,
+    ) -> None:
+        self._replicas = replicas
+        self._groups = groups
+        self._admission = admission
+        self._clock = clock
+
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
+        """Write a marker into some partitions; those that are no more count as done."""
+        for key in partitions:
+            topic = self._replicas.image.topics_by_name.get(key[0])
+            if topic is None or key[1] not in topic.partitions:
+                done(key, _NONE)
+            else:
+                self.write_one(marker, key, partial(done, key))
+
+    def write_one(self, marker: Marker, key: TopicPartition, done: MarkerReport) -> None:
+        """Write a marker into one partition."""
+
+        def write(partition: Partition | ErrorCode) -> None:
+            if not isinstance(partition, Partition):
+                done(partition)
+            elif _is_late(marker, partition):
+                done(ErrorCode.INVALID_PRODUCER_EPOCH)
+            else:
+                self._admission.ends(key, marker.producer_id)
+                if key[0] == OFFSETS_TOPIC:
+                    self._end_in_group(marker, key[1], done)
+                else:
+                    self._append(marker, key, done)
+
+        when_open(self._replicas, key, write)
+
+    def _batch(self, marker: Marker) -> bytearray:
+        return end_txn_marker(
+            ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp_ms=self._clock.wall_ms(),
+        )
+
+    def _append(self, marker: Marker, key: TopicPartition, done: MarkerReport) -> None:
+        def report(code: ErrorCode, _info: AppendInfo | None, _error: KafkaError | None) -> None:
+            done(code)
+
+        self._replicas.append(
+            *key,
+            self._batch(marker),
+            acks=ACKS_ALL,
+            wall_ms=self._clock.wall_ms(),
+            done=report,
+            origin=Origin.COORDINATOR,
+        )
+
+    def _end_in_group(self, marker: Marker, index: int, done: MarkerReport) -> None:
+        shard = self._groups.shards.get(index)
+        if shard is None or shard.state is not ShardState.ACTIVE:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER if shard is None else shard.state.value)
+            return
+        commit = shard.end_transaction(self._batch(marker), marker.producer_id, is_commit=marker.is_commit)
+        commit.then(done)
+
+
+def when_open(replicas: ReplicaManager, key: TopicPartition, then: Callable[[Partition | ErrorCode], None]) -> None:
+    """Call `then` with a partition of this broker whose log is open, perhaps at once, or with what is wrong."""
+    try:
+        partition = replicas.find(*key)
+    except KafkaError as error:
+        then(error.code)
+        return
+    try:
+        partition.log.open(may_block=False)
+    except WouldBlock as blocked:
+        replicas.await_disk(partition, blocked, lambda: when_open(replicas, key, then))
+    except StorageError as failure:
+        replicas.directory_failed(partition.log.directory, failure)
+        then(ErrorCode.KAFKA_STORAGE_ERROR)
+    except KafkaError as error:
+        then(error.code)
+    else:
+        then(partition)
+
+
+def _is_late(marker: Marker, partition: Partition) -> bool:
+    """Rule 3."""
+    known = partition.log.producers.producers.get(marker.producer_id)
+    return (
+        marker.version >= WITH_BUMPS
+        and known is not None
+        and known.txn_first_offset >= 0
+        and marker.epoch <= known.epoch
+    )

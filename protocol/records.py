@@ -242,13 +242,6 @@ def set_max_timestamp(
     return header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
 
 
-def set_log_append_time(
-    buffer: bytearray | memoryview, position: int, header: BatchHeader, wall_ms: int
-) -> BatchHeader:
-    """Stamp a batch with the broker's clock, its records unopened."""
-    return set_max_timestamp(buffer, position, header, TimestampType.LOG_APPEND_TIME, wall_ms)
-
-
 def _refuse_short(buffer: Buffer, position: int) -> NoReturn:
     there = max(len(buffer) - position, 0)
     if there >= LOG_OVERHEAD:

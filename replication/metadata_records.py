@@ -168,15 +168,6 @@ def _reader(kind: int, version: int) -> Decoder[Message]:
     return read
 
 
-def data_batch(messages: Iterable[Versioned], *, base_offset: int, leader_epoch: int, timestamp_ms: int) -> bytearray:
-    """One batch of data records."""
-    builder = BatchBuilder(base_offset, leader_epoch=leader_epoch)
-    append = builder.append
-    for message, version in messages:
-        append(timestamp_ms, None, encode_record(message, version))
-    return builder.build()
-
-
 class DataBatches:
     """Data records on their way into as few batches as `max_bytes` allows for each."""
 

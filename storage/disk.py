@@ -154,20 +154,6 @@ class File:
             except OSError as error:
                 raise StorageError("give back the cache of", self.path, error) from error
 
-    def pread_into(self, view: memoryview | bytearray, position: int) -> int:
-        """Fill `view`; return how many bytes there were, fewer only where the file ends."""
-        filled = 0
-        with memoryview(view) as target:
-            try:
-                while filled < len(target):
-                    count = os.preadv(self._descriptor, [target[filled:]], position + filled)
-                    if not count:
-                        break
-                    filled += count
-            except OSError as error:
-                raise StorageError("read", self.path, error) from error
-        return filled
-
     def pwrite(self, buffer: Buffer, position: int) -> None:
         """Write all of `buffer`, or raise."""
         length = len(buffer)

@@ -46,11 +46,6 @@ class LeaderEpochs:
             self.assign(epoch, offset)
         self._is_written = self.entries() == entries and not self.is_lost
 
-    @property
-    def needs_write(self) -> bool:
-        """Whether the file is behind the table."""
-        return not self._is_written
-
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset), ascending."""
         return list(zip(self._epochs, self._offsets, strict=True))

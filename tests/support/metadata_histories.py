@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 from protocol.messages import stored
+from protocol.records import BatchBuilder
 from protocol.schema import Message
 from replication.image import MetadataImage, ResourceType
-from replication.metadata_records import Versioned
+from replication.metadata_records import Versioned, encode_record
 from replication.record_versions import partition_version, registration_version
 
 LEVELS = (7, 8, 14, 15, 17, 20, 22, 23, 30, 33)
+
+
+def data_batch(messages: Iterable[Versioned], *, base_offset: int, leader_epoch: int, timestamp_ms: int) -> bytearray:
+    """One batch of data records."""
+    builder = BatchBuilder(base_offset, leader_epoch=leader_epoch)
+    append = builder.append
+    for message, version in messages:
+        append(timestamp_ms, None, encode_record(message, version))
+    return builder.build()
 
 
 def random_history(dice: random.Random, steps: int) -> list[Versioned]:

@@ -105,8 +105,6 @@ def test_error_codes_are_kafkas() -> None:
         "CONTROLLER_ID_NOT_REGISTERED",
     ]
     assert sorted(ErrorCode) == list(range(-1, 137))
-    assert ErrorCode.NOT_LEADER_OR_FOLLOWER.retriable
-    assert not ErrorCode.MESSAGE_TOO_LARGE.retriable
 
 
 def test_a_kafka_error_tells_its_code_and_message() -> None:

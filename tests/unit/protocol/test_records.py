@@ -31,7 +31,6 @@ from protocol.records import (
     parse_header,
     patch,
     records,
-    set_log_append_time,
     set_max_timestamp,
 )
 from tests.support.batches import batch, broken_bodies, record, with_body, with_fields
@@ -165,7 +164,7 @@ def test_patching_touches_base_offset_and_leader_epoch_alone() -> None:
 def test_log_append_time_replaces_all_times_and_can_be_taken_back() -> None:
     """The type's bit, the max timestamp, the CRC; other attribute bits stay."""
     data = with_fields(batch(NOW_MS), attributes=0x0F10)
-    header = set_log_append_time(data, 0, parse_header(data), 77)
+    header = set_max_timestamp(data, 0, parse_header(data), TimestampType.LOG_APPEND_TIME, 77)
     assert header == parse_header(data)
     assert header.attributes == 0x0F18
     assert crc_is_valid(data, 0, header)

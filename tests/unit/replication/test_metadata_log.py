@@ -20,7 +20,6 @@ from replication.metadata_records import (
     UnreadableMetadata,
     Versioned,
     control_records,
-    data_batch,
     read_batches,
     snapshot,
 )
@@ -29,6 +28,7 @@ from tests.support.admin_cases import topic
 from tests.support.controller_world import WALL_MS, ControllerWorld
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.kafka import needs_kafka, run_tool
+from tests.support.metadata_histories import data_batch
 from tests.unit.replication.kafka_bytes import METADATA_LOG
 
 SOME_ID = b"\x01" * 16

@@ -18,7 +18,6 @@ from replication.metadata_records import (
     UnreadableMetadata,
     Versioned,
     control_records,
-    data_batch,
     decode_record,
     encode_record,
     read_batches,
@@ -26,6 +25,7 @@ from replication.metadata_records import (
     snapshot,
     snapshot_name,
 )
+from tests.support.metadata_histories import data_batch
 from tests.unit.replication.kafka_bytes import BOOTSTRAP_CHECKPOINT, METADATA_LOG, ZERO_CHECKPOINT
 
 _CONTROL = {cls: ControlType(kind) for kind, cls in metadata_records.CONTROL_MESSAGES.items()}

@@ -17,11 +17,11 @@ from replication.metadata_records import (
     UnreadableMetadata,
     Versioned,
     control_records,
-    data_batch,
     snapshot,
 )
 from replication.metadata_replay import read_metadata
 from tests.support.controller_world import WALL_MS, ControllerWorld
+from tests.support.metadata_histories import data_batch
 
 
 def level(name: str, number: int) -> stored.FeatureLevelRecord:

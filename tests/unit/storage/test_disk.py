@@ -30,17 +30,6 @@ def test_pread_returns_less_only_at_the_end_of_the_file(disk: FaultyDisk, tmp_pa
     assert file.pread(8, 10) == b""
 
 
-def test_pread_into_fills_the_buffer(disk: FaultyDisk, tmp_path: Path) -> None:
-    """Contract: returns how many bytes there were."""
-    (tmp_path / "f").write_bytes(b"0123456789")
-    file = disk.open(f"{tmp_path}/f", write=False)
-    buffer = bytearray(6)
-    assert file.pread_into(buffer, 2) == 6
-    assert bytes(buffer) == b"234567"
-    assert file.pread_into(memoryview(buffer)[3:], 8) == 2
-    assert bytes(buffer) == b"234897"
-
-
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_pwrite_continues_after_short_writes(disk: FaultyDisk, tmp_path: Path, kind: type) -> None:
     """Rule 3: everything or an error."""

@@ -13,7 +13,7 @@ from protocol.records import (
     parse_header,
     patch,
     records,
-    set_log_append_time,
+    set_max_timestamp,
 )
 from storage.compaction.rewriting import emptied, filtered
 from tests.support.logs import EVERYTHING, NOW_MS
@@ -120,7 +120,7 @@ def test_a_batch_without_records_is_dropped_or_a_header() -> None:
 def test_log_append_time_stays() -> None:
     """Then the greatest timestamp is every record's."""
     data = batch()
-    set_log_append_time(data, 0, parse_header(data), NOW_MS + 99)
+    set_max_timestamp(data, 0, parse_header(data), TimestampType.LOG_APPEND_TIME, NOW_MS + 99)
     patch(data, 0, 70, 3)
     found = without(data, 71)
     assert found is not None

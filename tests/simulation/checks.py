@@ -1,0 +1,255 @@
+"""What must hold of a log, whatever happened: it is compared with the model (model.py).
+
+RULES    1. Of a log that was never compacted every byte from its start on is what was written, in order, without a gap.
+         2. Of a compacted one every record was written there; the last of every key is there unless its time as a tombstone
+            is over; nothing is missing behind the last compaction.
+         3. Every offset and any time lead to the right batch; epochs are those of the batches.
+         4. Producers, the last stable offset and aborted transactions are those of the batches.
+         5. What is said to be durable is.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from protocol.records import ControlType, headers, records
+from storage.log import Isolation, Log
+from tests.simulation.model import Batch, Partition, Written
+
+_MUCH = 1 << 20
+
+
+def check_log(log: Log, partition: Partition) -> None:
+    """Everything, with all of it being replicated."""
+    log.high_watermark = log.log_end_offset
+    check_bounds(log, partition)
+    if partition.has_gaps:
+        _check_compacted(log, partition)
+    else:
+        _check_bytes(log, partition)
+        _check_look_ups(log, partition)
+        _check_times(log, partition)
+    _check_epochs(log, partition)
+    _check_producers(log, partition)
+    _check_transactions(log, partition)
+
+
+def check_bounds(log: Log, partition: Partition) -> None:
+    """Where it begins and ends, and how much is durable."""
+    assert log.log_end_offset == partition.end, f"the end is {log.log_end_offset}, not {partition.end}"
+    assert log.log_start_offset == partition.start, f"the start is {log.log_start_offset}, not {partition.start}"
+    if log.size_bytes:
+        assert log.recovery_point <= log.flushed_end_offset <= partition.flushed, (
+            f"durable are said to be {log.flushed_end_offset}, {partition.flushed} are"
+        )
+
+
+def read_all(log: Log, offset: int) -> bytes:
+    """All bytes from an offset on."""
+    found = []
+    at, end = offset, log.log_end_offset
+    while at < end:
+        info = log.read(at, _MUCH, Isolation.LOG_END)
+        data = b"".join([bytes(region.file.pread(region.length, region.position)) for region in info.regions])
+        assert len(data) == info.size, f"{info.size} bytes were promised at {at}, {len(data)} are there"
+        if not data:
+            break
+        found.append(data)
+        batches = headers(data)
+        assert batches, f"no whole batch at {at}"
+        assert batches[-1][0] + batches[-1][1].size == len(data), f"the region at {at} ends inside of a batch"
+        assert batches[-1][1].next_offset > at, f"a read at {at} led back"
+        at = batches[-1][1].next_offset
+    return b"".join(found)
+
+
+# ---- logs without gaps -----------------------------------------------------------------------------------------
+
+
+def _check_bytes(log: Log, partition: Partition) -> None:
+    expected = b"".join([batch.data for batch in partition.batches if batch.next_offset > partition.start])
+    found = read_all(log, partition.start)
+    if found != expected:
+        raise AssertionError(
+            f"read {_summary(found)} instead of {[(b.base_offset, len(b.data)) for b in partition.batches]}"
+        )
+
+
+def _summary(data: bytes) -> list[tuple[int, int]]:
+    return [(header.base_offset, header.size) for _, header in headers(data)]
+
+
+def _check_look_ups(log: Log, partition: Partition) -> None:
+    engine, end = log.open(), partition.end
+    for batch in partition.batches:
+        if batch.next_offset > partition.start:
+            for offset in {max(batch.base_offset, partition.start), batch.next_offset - 1}:
+                (region, *_), *_ = engine.locate(offset, 1, end, min_one_batch=True)
+                data = bytes(region.file.pread(region.length, region.position))
+                assert data == batch.data, f"offset {offset} leads to {_summary(data)}, not {batch.base_offset}"
+
+
+def _check_times(log: Log, partition: Partition) -> None:
+    left = [b for b in partition.batches if b.next_offset > partition.start]
+    stamps = sorted({batch.timestamp_ms for batch in left})
+    for target in [t + d for t in stamps[:: max(len(stamps) // 6, 1)] for d in (0, 1)]:
+        first = next((batch for batch in left if batch.timestamp_ms >= target), None)
+        found = log.offset_for_timestamp(target)
+        if first is None or first.ends is not None:
+            expected = None if first is None else first.base_offset
+        else:
+            # Records of one batch ascend here.
+            expected = next(
+                (r.offset for r in first.records if r.timestamp_ms >= target and r.offset >= partition.start), None
+            )
+            if expected is None:
+                continue
+        offset = found[1] if found else None
+        assert offset == expected, f"time {target} leads to {offset}, not {expected}"
+
+
+# ---- compacted logs --------------------------------------------------------------------------------------------
+
+
+def _check_compacted(log: Log, partition: Partition) -> None:
+    data = read_all(log, partition.start)
+    known: dict[int, Written] = {}
+    markers = set()
+    for batch in partition.batches:
+        known.update((record.offset, record) for record in batch.records)
+        if batch.ends is not None:
+            markers.add(batch.base_offset)
+    found: dict[int, Written] = {}
+    found_headers = headers(data)
+    for (_, one), (_, other) in pairwise(found_headers):
+        assert one.next_offset <= other.base_offset, f"offset {other.base_offset} comes behind {one.last_offset}"
+    for position, header in found_headers:
+        if header.is_control:
+            assert header.base_offset in markers, f"a marker at {header.base_offset} that nobody wrote"
+            continue
+        for record in records(data, position, header, max_bytes=_MUCH):
+            read = Written(record.offset, record.key, record.value, record.timestamp_ms)
+            assert known.get(record.offset) == read, f"{read} was never written"
+            found[record.offset] = read
+    _check_nothing_newer_is_lost(partition, found)
+    _check_last_values(log, partition, found)
+
+
+def _check_nothing_newer_is_lost(partition: Partition, found: dict[int, Written]) -> None:
+    cleaned_end = max(cleaning.end_offset for cleaning in partition.cleanings)
+    for batch in partition.batches:
+        for record in batch.records:
+            if record.offset >= max(cleaned_end, partition.start):
+                assert record.offset in found, f"{record.offset} is gone, compacted was up to {cleaned_end}"
+
+
+def _check_last_values(log: Log, partition: Partition, found: dict[int, Written]) -> None:
+    aborted = aborted_offsets(partition.batches)
+    stable = log.last_stable_offset
+    last: dict[bytes | None, Written] = {}
+    for batch in partition.batches:
+        for record in batch.records:
+            if record.offset < stable and record.offset not in aborted:
+                last[record.key] = record
+    for key, record in last.items():
+        if record.offset >= partition.start and not _may_be_gone(record, partition):
+            assert record.offset in found, f"the last record of {key!r}, at {record.offset}, is gone"
+
+
+def _may_be_gone(record: Written, partition: Partition) -> bool:
+    """Whether it is a tombstone whose time is over."""
+    if record.value is not None:
+        return False
+    met = [cleaning.wall_ms for cleaning in partition.cleanings if cleaning.end_offset > record.offset]
+    return bool(met) and max(met) >= min(met) + partition.config.delete_retention_ms
+
+
+def aborted_offsets(batches: list[Batch]) -> set[int]:
+    """Records of transactions that were aborted."""
+    found: set[int] = set()
+    current: dict[int, list[int]] = {}
+    for batch in batches:
+        if batch.producer is not None and batch.producer.transactional:
+            mine = current.setdefault(batch.producer.producer_id, [])
+            if batch.ends is None:
+                mine += [record.offset for record in batch.records]
+            else:
+                found.update(mine if batch.ends == ControlType.ABORT else ())
+                mine.clear()
+    return found
+
+
+# ---- what is known of the batches ------------------------------------------------------------------------------
+
+
+def _check_epochs(log: Log, partition: Partition) -> None:
+    for batch in partition.batches:
+        if batch.base_offset >= partition.highest_start:  # what was deleted and came back has none
+            epoch = log.epoch_of(batch.base_offset)
+            assert epoch == batch.epoch, f"offset {batch.base_offset} is of epoch {batch.epoch}, not {epoch}"
+    assert log.latest_epoch <= partition.epoch
+
+
+def _check_producers(log: Log, partition: Partition) -> None:
+    producers = log.producers.producers
+    assert producers.keys() <= partition.producer_ids(), "somebody is known who has written nothing"
+    for producer_id in partition.producer_ids():
+        mine = [b for b in partition.of_producer(producer_id) if b.next_offset <= partition.end]
+        known = producers.get(producer_id)
+        batches = known.batches if known is not None else ()
+        if not mine:
+            assert not batches, f"producer {producer_id} is known for what is not there"
+            continue
+        last = mine[-1]
+        if batches:
+            found = (batches[-1][1], batches[-1][2])
+            allowed = mine if partition.has_gaps else mine[-1:]
+            assert found in {(b.last_sequence, b.next_offset - 1) for b in allowed}, (
+                f"producer {producer_id} ended with {last.last_sequence} at {last.next_offset - 1}, not {found}"
+            )
+        else:
+            assert last.base_offset < max(partition.forgotten, partition.start), (
+                f"producer {producer_id} is forgotten, whose last batch lies at {last.base_offset}"
+            )
+
+
+def _check_transactions(log: Log, partition: Partition) -> None:
+    horizon = max(partition.forgotten, partition.start)
+    stable = log.last_stable_offset
+    undecided = partition.open_transactions()
+    sure = min([offset for offset in undecided.values() if offset >= horizon], default=partition.end)
+    # Of a transaction that began before what is left, all may be known, or its rest, or nothing.
+    unsure = {max(offset, partition.start) for offset in undecided.values() if offset < horizon}
+    unsure.update(partition.open_transactions(horizon).values())
+    assert stable == sure or (stable < sure and stable in unsure), f"the last stable offset is {stable}, not {sure}"
+    told = [found[:3] for found in log.open().aborted(partition.start, partition.end)]
+    known = partition.aborted()
+    begun = {(who, last): first for who, first, last in known}
+    for who, first, last in told:
+        begins = begun.get((who, last), first + 1)
+        assert begins == first or begins < min(first, horizon), f"{who} has not aborted from {first} to {last}"
+    if partition.has_gaps:
+        there = set(_committed_view(log, partition, told))
+        assert not there & aborted_offsets(partition.batches), "aborted records are read with read_committed"
+    else:
+        expected = [found for found in known if found[1] >= horizon]
+        assert set(expected) <= set(told), f"aborted are said to be {told} instead of {expected}"
+        assert told == sorted(told, key=lambda found: found[2])
+
+
+def _committed_view(log: Log, partition: Partition, told: list[tuple[int, int, int]]) -> list[int]:
+    """Offsets that a consumer with read_committed hands to its application."""
+    aborted = sorted(told, key=lambda found: found[1])
+    ignored: set[int] = set()
+    seen: list[int] = []
+    data = read_all(log, partition.start)
+    for position, header in headers(data):
+        if header.base_offset >= log.last_stable_offset:
+            break
+        while aborted and aborted[0][1] <= header.last_offset:
+            ignored.add(aborted.pop(0)[0])
+        if header.is_control:
+            ignored.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in ignored):
+            seen += [record.offset for record in records(data, position, header, max_bytes=_MUCH)]
+    return seen

@@ -140,8 +140,11 @@ class Engine(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Write out what is only in memory and let files go. Does not sync. The object may not be used again."""
+    def close(self, *, sync: bool = False) -> None:
+        """Write out what is only in memory and let files go. The object may not be used again.
+
+        With `sync` a loss of power takes nothing of that, so the next `open` may be told of a clean close.
+        """
         ...
 
     def delete(self) -> None:

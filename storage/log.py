@@ -2,7 +2,8 @@
 
 RULES    1. Log start <= high watermark <= log end; the last stable offset is not above the high watermark, and
             nothing of an undecided transaction lies below it.
-         2. Cutting (truncate, trim, roll, close) happens while no append is under way; the caller sees to that.
+         2. Cutting (truncate, trim, roll, close) happens while no append is under way; the caller sees to that. Truncating
+            waits for the disk, and happens while no change of files is waiting (changes.py).
          3. Who may not wait for the disk says `may_block=False` and may be told WouldBlock (blocking.py).
 NOT HERE Opening and closing it, making it durable (openable_log.py), the steps of an append (appends.py), how batches
          lie on disk (engine.py), who leads and when the high watermark moves (replication/partition.py), when to flush
@@ -286,6 +287,7 @@ class Log(OpenableLog):
         """Drop all from `offset` on; whoever does this writes the recovery points soon (`LogManager.truncate`)."""
         engine = self.open()
         assert not self._appends.are_under_way, "no append is under way during a truncation"
+        assert not self._pending, "changes of files are made before a truncation"
         if offset >= engine.end_offset:
             self._epochs.truncate(engine.end_offset)  # an epoch that began, and then had no records
             return False
@@ -294,6 +296,7 @@ class Log(OpenableLog):
             return True
         self._is_cut()
         self.cuts += 1
+        self._snapshots.truncate(offset)  # before the engine makes it durable
         engine.truncate(offset)
         self._appends.next_offset = end_offset = engine.end_offset
         self._forget_behind(end_offset)
@@ -308,6 +311,7 @@ class Log(OpenableLog):
         """Drop everything and begin anew at `offset`."""
         self.open()
         assert not self._appends.are_under_way, "no append is under way during a truncation"
+        assert not self._pending, "changes of files are made before a truncation"
         self._begin_at(offset)
         self._log_start_offset = offset
         self.high_watermark = offset
@@ -387,11 +391,12 @@ class Log(OpenableLog):
         self._is_cut()
         self.cuts += 1
         self._forget_behind(offset)
-        self.open().reset(offset)
+        engine = self.open()
+        self._snapshots.clear()  # before the engine makes it durable
+        engine.reset(offset)
         self._appends.next_offset = offset
         self._epochs.clear()
         self._producers.clear()
-        self._snapshots.clear()
 
 
 __all__ = [

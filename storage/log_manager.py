@@ -11,7 +11,8 @@ RULES    1. The clean-shutdown marker is read, then deleted durably before anyth
             written there any more, and none of its partitions is made anew elsewhere.
          4. A partition's directory that carries another topic id belongs to a topic that is gone: it is set aside.
          5. Deleting is renaming; the files go after `file.delete.delay.ms`, as closed work. Directories are made and
-            renamed through `later` (changes.py): until then nobody looks into them.
+            renamed through `later` (changes.py): until then nobody looks into them. A name that is used again is made in
+            the same log directory, when the renaming is durable and no checkpoint speaks of the log that had it before.
          6. What takes long comes in steps (an iterator, one log a step) or as closed work for a thread.
          7. A copy of a log that is being moved is in nobody's way: it is not looked after, and it is no log of its directory
             until it has taken the log's place.
@@ -37,13 +38,13 @@ from storage.checkpoints import (
     CorruptCheckpoint,
     TopicPartition,
     read_offsets,
-    write_offsets,
 )
 from storage.disk import Disk, Lock, StorageError
 from storage.engine import Engine, EngineFactory
 from storage.future_logs import FUTURE, begin_copy, copy_of, finish_moves, take_place
 from storage.log import Log
 from storage.log_config import LogConfig
+from storage.offset_files import Offsets, OffsetFiles, Work
 from storage.open_files import UNLIMITED, OpenFiles
 from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.partition_directory import DELETED, STRAY, aside_name, make, partition_of
@@ -55,7 +56,7 @@ CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LAZY_RECOVERY_BYTES: Final = 1024 * 1024
 RECOVERED_AT_SHUTDOWN: Final = 200
 SYNCED_ONE_BY_ONE: Final = 4
-MOST_PREFERRED: Final = 10_000
+MOST_REMEMBERED: Final = 10_000
 NO_BROKER_EPOCH: Final = -1
 _log = logging.getLogger("barnabas.storage")
 
@@ -66,9 +67,6 @@ _CHECKPOINTS: Final = {
     HIGH_WATERMARKS: "they are found again",
     FIRST_DIRTY: "compaction begins at the beginning",
 }
-
-Work = Callable[[], None]
-Offsets = dict[TopicPartition, int]
 
 
 def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
@@ -91,16 +89,16 @@ def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
 class LogDirectory:
     """One log directory in service."""
 
-    __slots__ = ("broker_epoch", "directory_id", "is_writing", "logs", "path", "was_clean", "written")
+    __slots__ = ("broker_epoch", "checkpoints", "directory_id", "is_writing", "logs", "path", "was_clean")
 
-    def __init__(self, path: str, directory_id: bytes) -> None:
+    def __init__(self, disk: Disk, path: str, directory_id: bytes) -> None:
         self.path = path
         self.directory_id = directory_id
         self.logs: dict[TopicPartition, Log] = {}
         self.was_clean = False
         """Whether the last shutdown was a clean one."""
         self.broker_epoch = NO_BROKER_EPOCH
-        self.written: dict[str, Offsets] = {}  # what each checkpoint file holds
+        self.checkpoints = OffsetFiles(disk, path)
         self.is_writing = False  # whether closed work is going to write there, or does
 
 
@@ -137,7 +135,9 @@ class LogManager:
         self.open_files = OpenFiles(disk, most_open_files)
         """Of all logs."""
         self.logs: dict[TopicPartition, Log] = {}
-        self.directories: dict[str, LogDirectory] = {path: LogDirectory(path, id_) for path, id_ in directories.items()}
+        self.directories: dict[str, LogDirectory] = {
+            path: LogDirectory(disk, path, id_) for path, id_ in directories.items()
+        }
         """Those in service, by path."""
         self.offline: dict[str, StorageError] = {}
         """Those that failed, and why."""
@@ -152,6 +152,7 @@ class LogManager:
         """Of logs that are being moved, in their new directories (future_logs.py)."""
         self._interrupted: dict[TopicPartition, str] = {}
         self._preferred: dict[TopicPartition, str] = {}
+        self._taken_out: dict[TopicPartition, str] = {}  # lately, and from where
 
     def _segments(self, directory: str, config: LogConfig) -> Engine:
         return SegmentEngine(self._disk, directory, config, self._jitter, self.open_files)
@@ -180,8 +181,10 @@ class LogManager:
     def _load(self, directory: LogDirectory) -> None:
         path, disk = directory.path, self._disk
         self._take_marker(directory)
-        directory.written = {name: self._known_offsets(path, name) for name in _CHECKPOINTS}
-        points, starts, watermarks, first_dirty = directory.written.values()
+        if not directory.was_clean:
+            disk.sync_dir(path)  # what a process has named that was killed
+        known_offsets = directory.checkpoints.known = {name: self._known_offsets(path, name) for name in _CHECKPOINTS}
+        points, starts, watermarks, first_dirty = known_offsets.values()
         for name in disk.listdir(path):
             if name.endswith(DELETED):
                 self._dying.append((0, 0, f"{path}/{name}"))
@@ -316,12 +319,16 @@ class LogManager:
             raise StorageError(
                 f"make the log of {topic}-{partition} because of", "", OSError(0, ", ".join(self.offline) + " offline")
             )
-        preferred = self._preferred.pop(key, None)
-        home = self._home(directory or (preferred if preferred in self.directories else None))
+        wished = (directory, self._preferred.pop(key, None), was_in := self._taken_out.pop(key, None))
+        home = self._home(directory or next((path for path in wished if path in self.directories), None))
         log = Log(self._disk, self.engine_factory, home.path, topic, partition, config, topic_id=topic_id, is_new=True)
         log.later = partial(self._change, home.path)
         self.logs[key] = home.logs[key] = log
         try:
+            if was_in is not None:
+                self.name_later(home.path, partial(self._disk.sync_dir, home.path))
+            if any(offsets.get(key, 0) > 0 for offsets in home.checkpoints.known.values()):
+                self._write_checkpoints(home)
             log.change(partial(make, self._disk, log.path, topic_id), partial(self.name_later, home.path))
         except StorageError:
             del self.logs[key], home.logs[key]
@@ -354,6 +361,7 @@ class LogManager:
             raise self.offline[log.directory]
         log.delete()
         del self.logs[key], home.logs[key]
+        _remember(self._taken_out, key, home.path)
         path = f"{log.directory}/{aside_name(log.topic, log.partition, self._random_bytes(16), suffix)}"
         self.name_later(log.directory, partial(self._rename, log.path, path))
         return path
@@ -369,10 +377,7 @@ class LogManager:
 
     def prefer(self, topic: str, partition: int, directory: str) -> None:
         """Make the log of a partition that is not here yet in this directory, when it comes."""
-        self._preferred.pop((topic, partition), None)
-        self._preferred[topic, partition] = directory
-        if len(self._preferred) > MOST_PREFERRED:
-            del self._preferred[next(iter(self._preferred))]
+        _remember(self._preferred, (topic, partition), directory)
 
     def take_interrupted(self) -> list[tuple[TopicPartition, str]]:
         """The logs that were being moved when the broker stopped, and where to, told once; what was copied goes."""
@@ -421,22 +426,42 @@ class LogManager:
         lay_in, copy.path = copy.path, f"{copy.directory}/{copy.name}"
         log.delete()
         del self.copies[key], self.directories[log.directory].logs[key]
-        self.logs[key] = self.directories[copy.directory].logs[key] = copy
+        home = self.directories[copy.directory]
+        self.logs[key] = home.logs[key] = copy
+        self._write_checkpoints(home)
         self.name_later(copy.directory, partial(take_place, self._disk, log.path, doomed, lay_in, copy.path))
         copy.change(_nothing, partial(self.name_later, copy.directory))  # so that nobody opens it before
         self._dying.append((None, log.config.file_delete_delay_ms, doomed))
 
     def truncate(self, log: Log, offset: int) -> bool:
-        """Cut a log, and write the checkpoints that must not lie in what is going to be appended there."""
-        was_cut = log.truncate(offset)
-        if was_cut:
-            self._write_what_was_cut(log.directory)
-        return was_cut
+        """Cut a log, after writing the checkpoints that must not lie in what is going to be appended there."""
+        if offset < log.log_end_offset:
+            self._lower_checkpoint(log, offset, log.log_start_offset)
+        return log.truncate(offset)
 
     def truncate_fully(self, log: Log, offset: int) -> None:
-        """Empty a log, and write the checkpoints likewise."""
+        """Empty a log, after writing the checkpoints likewise."""
+        self._lower_checkpoint(log, offset, offset)
         log.truncate_fully(offset)
-        self._write_what_was_cut(log.directory)
+
+    def _write_checkpoints(self, home: LogDirectory) -> None:
+        """Before names in this directory are made or changed that are handed in from now on."""
+        work = home.checkpoints.update(self._offsets(home))
+        if work is not None:
+            self.name_later(home.path, work)
+
+    def _lower_checkpoint(self, log: Log, end_offset: int, start_offset: int) -> None:
+        known, directory = log.checkpoint, self.directories[log.directory]
+        bases = [segment.base_offset for segment in log.open().segments() if segment.base_offset <= end_offset]
+        lowered = Checkpoint(
+            min(known.recovery_point, bases[-1] if bases else 0),  # the segment that will be the last
+            start_offset,
+            min(known.high_watermark, end_offset),
+            min(known.first_dirty_offset, end_offset),
+        )
+        work = directory.checkpoints.update(self._offsets(directory, {(log.topic, log.partition): lowered}))
+        if work is not None:
+            work()
 
     # ---- from time to time -------------------------------------------------------------------------------
 
@@ -501,12 +526,15 @@ class LogManager:
                 log.producers.expire(wall_ms)
 
     @staticmethod
-    def _offsets(directory: LogDirectory) -> dict[str, Offsets]:
+    def _offsets(
+        directory: LogDirectory,
+        instead: Mapping[TopicPartition, Checkpoint] = {},  # noqa: B006  # nobody changes it
+    ) -> dict[str, Offsets]:
         """What the checkpoint files of a directory should hold."""
         now: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
         points, starts, watermarks, first_dirty = now.values()
         for key, log in directory.logs.items():
-            points[key], start_offset, watermarks[key], first_dirty_offset = log.checkpoint
+            points[key], start_offset, watermarks[key], first_dirty_offset = instead.get(key) or log.checkpoint
             if start_offset:
                 starts[key] = start_offset
             if first_dirty_offset != NEVER_CLEANED:
@@ -514,33 +542,25 @@ class LogManager:
         return now
 
     def _checkpoint_work(self, directory: LogDirectory) -> Work | None:
-        now = self._offsets(directory)
-        changed = {name: offsets for name, offsets in now.items() if offsets != directory.written.get(name)}
-        if not changed:
+        work = directory.checkpoints.update(self._offsets(directory))
+        if work is None:
             return None
-        directory.written = now
         directory.is_writing = True
-        disk = self._disk
 
         def run() -> None:
             try:
-                for name, offsets in changed.items():
-                    write_offsets(disk, f"{directory.path}/{name}", offsets)
+                work()
             finally:
                 directory.is_writing = False
 
         return run
 
-    def _write_what_was_cut(self, path: str) -> None:
-        """The recovery points, and where compaction goes on, if that has changed."""
-        directory = self.directories[path]
-        now = self._offsets(directory)
-        for name in (RECOVERY_POINTS, FIRST_DIRTY):
-            if directory.is_writing:  # two must not write one file; the next checkpoint comes in seconds
-                directory.written.pop(name, None)
-            elif now[name] != directory.written.get(name):
-                directory.written[name] = now[name]
-                write_offsets(self._disk, f"{path}/{name}", now[name])
+
+def _remember(directories: dict[TopicPartition, str], key: TopicPartition, directory: str) -> None:
+    directories.pop(key, None)
+    directories[key] = directory
+    if len(directories) > MOST_REMEMBERED:
+        del directories[next(iter(directories))]
 
 
 def _nothing() -> None:
@@ -557,7 +577,8 @@ def _remove(disk: Disk, files: list[list[str]], directories: list[str]) -> None:
 
 def _close_all(disk: Disk, directory: LogDirectory) -> None:
     in_use = [log for log in directory.logs.values() if log.is_open]
-    if len(in_use) <= SYNCED_ONE_BY_ONE:
+    unsynced = [log for log in directory.logs.values() if log.is_closed_unsynced]
+    if len(in_use) <= SYNCED_ONE_BY_ONE and not unsynced:
         for log in in_use:
             log.close()
         return

@@ -283,9 +283,14 @@ class OpenableLog:
             self.sync_work()()
             self.flushed(end_offset)
         self._epochs.write(sync=sync)
-        self._recovery_point = engine.recovery_point
-        engine.close()
+        self._recovery_point = end_offset if sync else engine.recovery_point
+        engine.close(sync=sync)
         self._let_go()
+
+    @property
+    def is_closed_unsynced(self) -> bool:
+        """Whether it was used and let go of, so that what was written then may not be durable."""
+        return self._engine is None and self._closed_end >= 0
 
     def vouch(self) -> None:
         """What was closed without a sync is durable now."""
@@ -295,7 +300,9 @@ class OpenableLog:
     def release(self) -> bool:
         """Close without a sync, to be opened at the next use; False while anything is unflushed, unwritten or under way."""
         if self._engine is not None:
-            if self._appends.are_under_way or self.unflushed_messages or self._pending:
+            if self._appends.are_under_way or self._pending or self.unflushed_messages:
+                return False
+            if self.recovery_point < self._engine.segments()[-1].base_offset:
                 return False
             epochs = self._epochs.collect_write()
             if epochs is not None:

@@ -5,7 +5,7 @@ RULES    1. A snapshot of an offset holds what all batches before that offset ha
          2. There is one where each segment but the first begins, and one at the end of a log that was closed. Those of
             segments that are gone, and those behind the end, are deleted.
          3. A snapshot becomes durable with the log's next flush; what is lost before is found by replaying batches.
-         4. While a log is in use, files are written and deleted through `later` (changes.py).
+         4. While a log is in use, files are written and deleted through `later` (changes.py); when it is cut they go at once.
 NOT HERE Its bytes (producers.py); when to take one (log.py).
 """
 
@@ -76,7 +76,7 @@ class Snapshots:
 
     def truncate(self, end_offset: int) -> None:
         """Delete those behind the log's end."""
-        self._delete([offset for offset in self.offsets if offset > end_offset])
+        self._delete([offset for offset in self.offsets if offset > end_offset], at_once)
 
     def trim(self, start_offset: int) -> None:
         """Delete those before the first segment."""
@@ -88,15 +88,15 @@ class Snapshots:
 
     def clear(self) -> None:
         """Delete all."""
-        self._delete(self.offsets.copy())
+        self._delete(self.offsets.copy(), at_once)
 
     def delete_strays(self, bases: set[int]) -> None:
         """Keep those where a segment begins and the newest."""
         self._delete([offset for offset in self.offsets[:-1] if offset not in bases])
 
-    def _delete(self, offsets: list[int]) -> None:
+    def _delete(self, offsets: list[int], later: Later | None = None) -> None:
         for offset in offsets:
-            self.later(partial(self._disk.unlink, self._path(offset), missing_ok=True))
+            (later or self.later)(partial(self._disk.unlink, self._path(offset), missing_ok=True))
             self.offsets.remove(offset)
 
     def _path(self, offset: int) -> str:

@@ -451,7 +451,7 @@ class Segment:
     # ---- loading and recovering --------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
-        """Cut off the batch that holds `offset` and all behind it; the end is then its base offset, or `offset`."""
+        """Cut off the batch that holds `offset` and all behind it, durably; the end is its base offset then, or `offset`."""
         self.load()
         found = self.find(offset)
         end_offset = offset
@@ -461,6 +461,7 @@ class Segment:
             self.time_index.truncate(offset)
             self.transactions.truncate(offset)
             self.file.truncate(found[0])
+            self.file.sync()
             self.size = self.reserved = found[0]
             self._first_timestamp = None
             self._lookups = None
@@ -495,6 +496,7 @@ class Segment:
         if position < end:
             _log.warning("Cutting %s from %d to %d bytes: no valid batch follows", self.path(LOG), end, position)
             file.truncate(position)
+            file.sync()
         self.finish()
         self._offset_index.end_comparison()
         self._time_index.end_comparison()
@@ -528,6 +530,7 @@ class Segment:
         _log.warning("Reading %s again from its start: %s", self.path(LOG), reason)
         for _ in self.recover(None):
             pass
+        self.sync()
         assert self._offset_index is not None
         assert self._time_index is not None
         return self._offset_index, self._time_index
@@ -593,6 +596,11 @@ class Segment:
         """The index files, opened to be synced."""
         paths = [self.path(suffix) for suffix in INDEXES]
         return [self._disk.open(path, write=True) for path in paths if self._disk.exists(path)]
+
+    def sync(self) -> None:
+        """Make what stands in the files durable, now."""
+        for file in (self.file, *self.index_files()):
+            file.sync()
 
     def drop(self) -> None:
         """Let go of everything and write nothing more."""

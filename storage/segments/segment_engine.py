@@ -9,11 +9,13 @@ RULES    1. A segment is rolled before an append that would make it larger than 
             it is needed. What was cut off or half done when the broker stopped (`.deleted`, `.cleaned`, `.swap`,
             indexes without log) is put in order as Kafka does.
          4. Segments are deleted oldest first by `trim`, youngest first by everything else, so that what is left
-            after a crash has no hole.
+            after a crash has no hole. What `truncate`, `reset` or `recover` take off the end is gone durably before they
+            return: else a loss of power could bring it back behind what was appended in its place.
          5. A segment that begins behind the end of the one before may mean a loss, and then the log is cut there. It does
             not before the recovery point (all was durable) and before `compacted_end`; nor where the topic is compacted
             and the segment before lacks offsets inside: what loses its end was just appended to, and lacks none.
             Our own compactions leave no such gap, at least a header ends every segment (compaction/cleaning.py).
+            A segment that begins before that end was to go, or had just been made, when the power failed: it goes.
          6. In service, files that are not in use at the moment may be closed between any two calls (storage/open_files.py).
             Of what is not appended to any more everything is forgotten with them.
 NOT HERE What a sync covers (durability.py); one segment's files (segment.py); what may be appended (validation.py);
@@ -125,9 +127,10 @@ class SegmentEngine:
             if size and base_offset in layout.without_index:
                 starts.append(base_offset)
         if not self._segments:
-            self._create(0, UNKNOWN)
+            self._create(0, UNKNOWN, at_once)
             recovery_point = None
-        if recovery_point is not None and (self.size_bytes or len(self._bases) > 1):
+        if recovery_point is not None:
+            self._durability.new_names()  # a process that was killed has not synced them, perhaps
             self._durability.flushed_end = recovery_point
             starts.append(self._bases[self._slot(recovery_point)])
         starts += self._with_damaged_transactions()
@@ -182,25 +185,32 @@ class SegmentEngine:
             size = segment.size
             for _ in segment.recover(publish):
                 yield self._end_offset
+            while ahead and ahead[0].base_offset < self._end_offset and not ahead[0].size:
+                ahead.pop(0).unlink()
             if segment.size < size or (ahead and self._is_hole(ahead[0], lacks_offsets=lacks_offsets)):
                 if ahead:
                     _log.warning("Dropping %d segments of %s behind a loss", len(ahead), self._directory)
                 while ahead:
                     ahead.pop().unlink()
+                self._disk.sync_dir(self._directory)
             elif ahead:
                 self._durability.finished(segment)
                 segment.release(forget=True)
-        self._durability.new_names()
+        if self._end_offset <= self._durable_end and self._active.size:
+            self._active.sync()  # the next may begin at a recovery point that is written down already
         if not 0 <= self._durability.flushed_end <= self._end_offset:
             self._durability.flushed_end = self._end_offset
 
-    def close(self) -> None:
+    def close(self, *, sync: bool = False) -> None:
         """Write out the indexes and let go; what lies behind the published end is cut off."""
         active = self._active
         if active.is_loaded:
             active.finish()
             if active.file.size() > active.size:
                 active.file.truncate(active.size)
+            if sync:
+                active.sync()
+                self._disk.sync_dir(self._directory)
         for segment in self._segments:
             segment.release(forget=True)
 
@@ -327,7 +337,10 @@ class SegmentEngine:
     @property
     def recovery_point(self) -> int:
         """Where a recovery would have to begin after a crash."""
-        return self._durability.recovery_point() if self.flushed_end_offset else 0
+        flushed_end = self.flushed_end_offset
+        point = self._durability.recovery_point() if flushed_end else 0
+        # Not the active segment's end: the next one may begin there, and nobody would look at the indexes of this one.
+        return point - 1 if point == self._end_offset and self._active.size else point
 
     def locate(
         self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool, may_block: bool = True
@@ -473,6 +486,7 @@ class SegmentEngine:
             return
         while self._bases[-1] > offset:
             self._drop_last().unlink()
+        self._disk.sync_dir(self._directory)
         active = self._active
         active.truncate(offset)
         self._durability.unfinished(active)
@@ -487,10 +501,11 @@ class SegmentEngine:
         for segment in old:
             segment.drop()
             self._durability.unfinished(segment)
-        self._create(offset, UNKNOWN)
+        self._create(offset, UNKNOWN, at_once).file.sync()
         for segment in reversed(old):
             if segment.base_offset != offset:
                 segment.unlink()
+        self._disk.sync_dir(self._directory)
         self._set_end(offset)
 
     def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
@@ -562,7 +577,9 @@ class SegmentEngine:
     def _is_hole(self, following: Segment, *, lacks_offsets: bool) -> bool:
         """Whether the end of the segment before was lost, so that the log has to end there (rule 5)."""
         begins_at = following.base_offset
-        is_whole = begins_at <= max(self._end_offset, self._durable_end, self.compacted_end)
+        if begins_at <= self._end_offset:
+            return begins_at < self._end_offset
+        is_whole = begins_at <= max(self._durable_end, self.compacted_end)
         return not is_whole and not (self._config.is_compacted and lacks_offsets)
 
     def _end_position(self) -> OffsetPosition:
@@ -582,12 +599,12 @@ class SegmentEngine:
         if self._is_in_service:
             self._watch(segment)
 
-    def _create(self, base_offset: int, wall_ms: int) -> Segment:
+    def _create(self, base_offset: int, wall_ms: int, later: Later) -> Segment:
         segment = Segment(self._disk, self._directory, base_offset, 0, self._config.index_interval_bytes)
-        segment.create(wall_ms, self.later)
+        segment.create(wall_ms, later)
         if self._config.preallocate:
-            self.later(set_aside(self._disk, segment.path(LOG), self._config.segment_bytes))
-        self.later(self._durability.new_names)
+            later(set_aside(self._disk, segment.path(LOG), self._config.segment_bytes))
+        later(self._durability.new_names)
         self._add(segment)
         self._set_roll_ms()
         return segment
@@ -611,7 +628,7 @@ class SegmentEngine:
         previous = self._active
         if previous.size == previous.reserved:
             self._finish(previous)
-        return self._create(base_offset, wall_ms)
+        return self._create(base_offset, wall_ms, self.later)
 
     def _finish(self, segment: Segment) -> None:
         segment.finish(self.later)

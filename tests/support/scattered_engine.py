@@ -211,7 +211,7 @@ class ScatteredEngine:
             self._cut(cut)
         self._flushed = min(self._flushed, self._end)
 
-    def close(self) -> None:
+    def close(self, *, sync: bool = False) -> None:
         """Leave what is known to the next engine of the same store; another store walks through the file."""
         replay: list[tuple[int, int, list[BatchInfo] | AbortedTransaction]] = [(RESET, self._bases[0], [])]
         bases = self._bases[1:]

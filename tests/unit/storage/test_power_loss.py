@@ -1,0 +1,309 @@
+"""What a loss of power must not do, found by the simulation (tests/simulation) and kept here in small.
+
+NOT HERE Long histories; damaged batches (test_segment_engine_recovery.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from protocol.records import ControlType, headers
+from storage.checkpoints import RECOVERY_POINTS
+from storage.log import Log, Origin
+from storage.log_config import LogConfig
+from storage.log_manager import LogManager
+from storage.offset_files import OffsetFiles
+from storage.segments.segment_engine import SegmentEngine
+from tests.simulation.checks import read_all
+from tests.simulation.file_system import FileSystem
+from tests.simulation.simulated_disk import Ended, SimulatedDisk
+from tests.support.logs import BIG, NOW_MS, SMALL, TOPIC_ID, Idempotent, append, marker
+
+OTHER_ID = bytes(reversed(TOPIC_ID))
+
+
+class Misfortune(Random):
+    """Nothing survives that was not synced."""
+
+    def choice(self, seq: Any) -> Any:
+        """Keep none of the names."""
+        return seq[0]
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """Keep none of the bytes."""
+        del step
+        return (start if stop is None else stop) - 1
+
+
+class Machine:
+    """A file system and the process on it."""
+
+    def __init__(self, directories: Sequence[str] = ("/a",)) -> None:
+        self.files = FileSystem(journals=True)
+        self._directories = {path: path.encode() * 8 for path in directories}
+        for path in directories:
+            self.files.make_directory(path)
+        self.files.sync_all()
+        self.start()
+
+    def start(self) -> LogManager:
+        """A new process."""
+        self.disk = SimulatedDisk(self.files, Random(0))
+        self.manager = LogManager(self.disk, self._directories, SMALL, random_bytes=Random(0).randbytes)
+        self.manager.load()
+        return self.manager
+
+    def lose_power(self) -> LogManager:
+        """What was not synced is gone; a new process."""
+        self.files.lose_power(Misfortune())
+        return self.start()
+
+    def log(self, topic_id: bytes = TOPIC_ID, config: LogConfig = SMALL) -> Log:
+        """The one log."""
+        log = self.manager.get_or_create("t", 0, topic_id, config)
+        log.open()
+        log.high_watermark = log.log_end_offset
+        return log
+
+    def checkpoint(self) -> None:
+        """Write all checkpoints."""
+        for _, work in self.manager.checkpoint():
+            work()
+
+
+def flush(log: Log) -> None:
+    """Make a log durable."""
+    end_offset = log.log_end_offset
+    log.sync_work()()
+    log.flushed(end_offset)
+
+
+def bases(log: Log) -> list[int]:
+    """Offsets of the batches that can be read."""
+    return [header.base_offset for _, header in headers(read_all(log, log.log_start_offset))]
+
+
+def filled(machine: Machine, count: int, **options: Any) -> Log:
+    """A log with so many batches of one record, durable, and checkpointed."""
+    log = machine.log(**options)
+    for number in range(count):
+        append(log, BIG, timestamp_ms=NOW_MS + number)
+    flush(log)
+    machine.checkpoint()
+    return log
+
+
+def test_a_truncation_is_durable_when_it_returns() -> None:
+    """Else what was cut off comes back behind what was appended in its place, or instead of it."""
+    machine = Machine()
+    machine.manager.truncate(filled(machine, 8), 1)
+    machine.lose_power()
+    assert bases(machine.log()) == [0]
+
+
+def test_a_log_begun_anew_is_so_durably_and_its_start_with_it() -> None:
+    """A start that was written down before would lie behind the new end, and empty the log."""
+    machine = Machine()
+    log = filled(machine, 8)
+    log.high_watermark = 8
+    log.trim(6, NOW_MS)
+    machine.checkpoint()
+    machine.manager.truncate_fully(log, 2)
+    append(log, BIG)
+    flush(log)
+    machine.lose_power()
+    assert bases(machine.log()) == [2]
+
+
+def test_a_truncation_lowers_the_recovery_point_first() -> None:
+    """A crash amid it would leave a recovery point behind the end, before which a hole counts as compacted."""
+    ends = set()
+    for calls in range(30):
+        machine = Machine()
+        log = filled(machine, 8)
+        machine.disk.fuse = calls
+        with suppress(Ended):
+            machine.manager.truncate(log, 1)
+        known = machine.lose_power().directories["/a"].checkpoints.known[RECOVERY_POINTS]["t", 0]
+        ends.add(end := machine.log().log_end_offset)
+        assert known <= end
+    assert ends == {8, 2, 1}
+
+
+def test_what_a_recovery_drops_does_not_come_back() -> None:
+    """It would stand behind what is appended in its place."""
+    machine = Machine()
+    log = machine.log()
+    flush(log)
+    for _ in range(2):
+        append(log, BIG)
+    flush(log)
+    for _ in range(4):
+        append(log, BIG)
+    machine.files.sync_all()
+    machine.files.file("/a/t-0/00000000000000000002.log").truncate(0)  # a hole: the two segments behind it go
+    machine.files.sync_all()
+    machine.start()
+    log = machine.log()
+    assert log.log_end_offset == 2
+    machine.lose_power()
+    assert "00000000000000000004.log" not in machine.disk.listdir("/a/t-0")
+
+
+def test_a_clean_stop_makes_indexes_durable_too() -> None:
+    """Nobody looks at them again after it: times, and aborted transactions, would be missing."""
+    machine = Machine()
+    log = machine.log(config=replace(SMALL, segment_bytes=100_000))
+    for number in range(5):
+        append(log, BIG, timestamp_ms=NOW_MS + number, producer=Idempotent(7, 0, number, transactional=True))
+    log.append(marker(ControlType.ABORT, 7, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    machine.manager.shutdown()
+    machine.lose_power()
+    log = machine.log()
+    assert not log.needs_recovery
+    assert [found.first_offset for found in log.open().aborted(0, 6)] == [0]
+    assert log.offset_for_timestamp(NOW_MS + 4) == (NOW_MS + 4, 4, 0)
+
+
+def test_a_clean_stop_makes_durable_what_was_let_go_of_before() -> None:
+    """A log that retention has opened and closed again is not in use any more at the stop."""
+    machine = Machine()
+    log = filled(machine, 3, config=replace(SMALL, segment_bytes=100_000))
+    assert log.release()
+    machine.manager.shutdown()
+    machine.lose_power()
+    assert machine.log().offset_for_timestamp(NOW_MS + 2) == (NOW_MS + 2, 2, 0)
+
+
+def test_a_recovery_point_is_never_where_the_next_segment_may_begin() -> None:
+    """It would vouch for the indexes of the one that is finished there."""
+    machine = Machine()
+    log = filled(machine, 2)
+    assert log.checkpoint.recovery_point < log.log_end_offset
+    append(log, BIG)  # begins a segment at 2
+    assert len(log.open().segments()) == 2
+    machine.files.sync_directory(machine.files.directory("/a/t-0"))
+    machine.lose_power()
+    assert machine.log().offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1, 1, 0)
+
+
+def test_an_empty_log_does_not_believe_indexes_that_outlived_its_batches() -> None:
+    """Bytes of different files reach the disk in any order."""
+    machine = Machine()
+    log = machine.log()
+    append(log, BIG, timestamp_ms=NOW_MS + 9)
+    log.close()
+    machine.files.file("/a/t-0/00000000000000000000.log").truncate(0)
+    machine.start()
+    log = machine.log()
+    append(log, BIG, timestamp_ms=NOW_MS + 1)
+    append(log, BIG, timestamp_ms=NOW_MS + 2)
+    assert log.offset_for_timestamp(NOW_MS) == (NOW_MS + 1, 0, 0)
+
+
+def test_a_topic_made_again_inherits_no_checkpoint() -> None:
+    """Neither where the old one began, nor up to where that was durable."""
+    machine = Machine()
+    log = filled(machine, 4)
+    log.high_watermark = 4
+    log.trim(3, NOW_MS)
+    machine.checkpoint()
+    machine.manager.delete(log)
+    log = machine.log(OTHER_ID)
+    for _ in range(4):
+        append(log, BIG)
+    machine.start()  # killed
+    assert machine.log(OTHER_ID).log_start_offset == 0
+    assert machine.manager.logs["t", 0].recovery_point == 0
+
+
+def test_a_name_used_again_lies_in_the_same_directory_and_the_old_one_never_comes_back() -> None:
+    """Else both could be found after a loss of power, in two directories, or the one in the other's place."""
+    machine = Machine(("/a", "/b"))
+    filled(machine, 1)
+    machine.manager.delete(machine.log())
+    log = machine.log(OTHER_ID)
+    assert log.directory == "/a"
+    machine.lose_power()
+    assert bases(machine.log(OTHER_ID)) == []
+    assert not [name for name in machine.disk.listdir("/a") if name.endswith("-stray")]
+
+
+def test_names_made_by_a_process_that_was_killed_are_durable_with_the_next_flush() -> None:
+    """The next process cannot know that its predecessor never synced them."""
+    machine = Machine()
+    append(machine.log(), BIG)
+    machine.start()  # killed
+    log = machine.log()
+    append(log, BIG)
+    flush(log)
+    machine.lose_power()
+    assert bases(machine.log()) == [0, 1]
+
+
+def test_a_log_keeps_its_start_when_it_moves() -> None:
+    """The directory where it lies now writes it down before the log lies there."""
+    machine = Machine(("/a", "/b"))
+    log = filled(machine, 2, config=replace(SMALL, segment_bytes=100_000))
+    log.high_watermark = 2
+    log.trim(1, NOW_MS)
+    machine.checkpoint()
+    copy, work = machine.manager.make_copy(log, "/b", 0)
+    work()
+    machine.manager.add_copy(copy)
+    copy.append_as_follower(log.read_records(1, 1 << 20), wall_ms=NOW_MS)
+    flush(copy)
+    copy.high_watermark = 2
+    copy.trim(1, NOW_MS)
+    assert copy.release()
+    machine.manager.replace(log, copy)
+    machine.lose_power()
+    log = machine.log()
+    assert (log.directory, log.log_start_offset) == ("/b", 1)
+
+
+def test_a_segment_that_begins_inside_the_one_before_goes() -> None:
+    """It had just been made, when a log was to begin anew, or was to go: its offsets would be there twice."""
+    machine = Machine()
+    log = filled(machine, 2, config=replace(SMALL, segment_bytes=100_000))
+    log.close()
+    for suffix in (".log", ".index", ".timeindex"):
+        machine.files.make_file(f"/a/t-0/00000000000000000001{suffix}")
+    engine = SegmentEngine(machine.disk, "/a/t-0", SMALL)
+    engine.recover(engine.open(0) or 0, lambda *_: None)
+    assert ([segment.base_offset for segment in engine.segments()], engine.end_offset) == ([0], 2)
+    assert "00000000000000000001.log" not in machine.disk.listdir("/a/t-0")
+
+
+def test_a_segment_with_offsets_of_the_one_before_ends_the_log() -> None:
+    """Whatever it holds: nobody can tell which of them is right, and the first was served before."""
+    machine = Machine()
+    log = filled(machine, 2, config=replace(SMALL, segment_bytes=100_000))
+    data = read_all(log, 0)
+    log.close()
+    second = data[len(data) // 2 :]
+    for suffix in (".log", ".index", ".timeindex"):
+        machine.files.make_file(f"/a/t-0/00000000000000000001{suffix}")
+    machine.files.file("/a/t-0/00000000000000000001.log").write(second, 0)
+    engine = SegmentEngine(machine.disk, "/a/t-0", SMALL)
+    engine.recover(engine.open(0) or 0, lambda *_: None)
+    assert (engine.size_bytes, engine.end_offset) == (len(data), 2)
+
+
+def test_a_checkpoint_that_comes_late_writes_nothing_older() -> None:
+    """What was collected later wins, whoever is at work first."""
+    machine = Machine()
+    files = OffsetFiles(machine.disk, "/a")
+    slow = files.update({"one": {("t", 0): 5}, "other": {("t", 0): 1}})
+    quick = files.update({"one": {("t", 0): 3}})
+    assert slow is not None
+    assert quick is not None
+    quick()
+    slow()
+    assert machine.disk.read("/a/one") == b"0\n1\nt 0 3\n"
+    assert machine.disk.read("/a/other") == b"0\n1\nt 0 1\n"
+    assert files.update({"one": {("t", 0): 3}}) is None

@@ -40,6 +40,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "Where controllers can be asked, for a quorum that can change."),
         Setting("controller.quorum.voters", Kind.LIST, "", None,
                 "Controllers of a quorum that cannot change, as id@host:port."),
+        Setting("cordoned.log.dirs", Kind.LIST, "", None,
+                "Log directories that take no new replicas, of log.dirs; * is all of them."),
         Setting("default.replication.factor", Kind.INT, "1", None, "Replicas of a topic that does not say."),
         Setting("delete.topic.enable", Kind.BOOLEAN, "true", None, "Whether topics can be deleted."),
         Setting("fetch.max.bytes", Kind.INT, "57671680", at_least(1024),
@@ -182,3 +184,29 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("unclean.leader.election.enable", Kind.BOOLEAN, "false", None, _DEFAULT_OF_TOPICS),
     )
 }  # fmt: skip
+
+_INTERNAL = """
+controller.performance.always.log.threshold.ms
+controller.performance.sample.period.ms
+group.consumer.regex.refresh.interval.ms
+group.share.initialize.retry.interval.ms
+group.share.persister.class.name
+internal.metadata.delete.delay.millis
+internal.metadata.log.segment.bytes
+internal.metadata.max.batch.size.in.bytes
+log.initial.task.delay.ms
+producer.id.expiration.check.interval.ms
+remote.log.index.file.cache.ttl.ms
+remote.log.manager.task.retry.backoff.max.ms
+remote.log.manager.task.retry.backoff.ms
+remote.log.manager.task.retry.jitter
+server.max.startup.time.ms
+share.coordinator.cold.partition.snapshot.interval.ms
+share.coordinator.state.topic.prune.interval.ms
+unclean.leader.election.interval.ms
+unstable.api.versions.enable
+unstable.feature.versions.enable
+"""
+
+INTERNAL_SETTINGS = frozenset(_INTERNAL.split())
+"""Settings that Apache Kafka has and shows to nobody."""

@@ -29,6 +29,7 @@ _log = logging.getLogger("barnabas.config")
 
 _SMALLEST_BUFFER_BYTES = 4096
 _SMALLEST_MAP_BYTES = 1024 * 1024
+_ALL = "*"
 
 QUICK_START = {
     "process.roles": "broker,controller",
@@ -157,6 +158,12 @@ class BrokerConfig:
             connections_max_idle_ms=self.number("connections.max.idle.ms"),
         )
 
+    def cordoned_log_dirs(self) -> list[str]:
+        """The log directories that take no new replicas, as `log_dirs` names them."""
+        value = self.value("cordoned.log.dirs")
+        assert isinstance(value, list)
+        return self.log_dirs if value == [_ALL] else value
+
     def metadata_log_config(self) -> LogConfig:
         """What the metadata log obeys."""
         return replace(
@@ -228,8 +235,9 @@ def load_config(path: str | None, overrides: Mapping[str, str], listen: str | No
         ]
         config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *kept])})
     _check_listeners(config)
-    _check_retention(config)
-    _check_cleaner(config)
+    found = contradiction(config)
+    if found is not None:
+        raise ConfigError(found)
     return config
 
 
@@ -240,15 +248,47 @@ def _check(setting: Setting, text: str, origin: str) -> None:
         raise ConfigError(f"{origin}: {error}") from None
 
 
-def _check_retention(config: BrokerConfig) -> None:
+def contradiction(config: BrokerConfig) -> str | None:
+    """What settings cannot mean, or not together, though each is of its kind; in Kafka's words."""
+    for look in (_look_at_rolling, _look_at_retention, _look_at_the_cleaner, _look_at_cordons):
+        found = look(config)
+        if found is not None:
+            return found
+    return None
+
+
+def _look_at_rolling(config: BrokerConfig) -> str | None:
+    for name, lowest in (("log.roll.ms", 1), ("log.roll.jitter.ms", 0)):
+        value = config.value(name)
+        if isinstance(value, int) and value < lowest:
+            return f"{name} must be greater than or equal to {lowest}"
+    return None
+
+
+def _look_at_retention(config: BrokerConfig) -> str | None:
     if log_config({}, config.given).retention_ms == 0:
-        raise ConfigError("log.retention.ms must be unlimited (-1) or, equal or greater than 1")
+        return "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
+    return None
 
 
-def _check_cleaner(config: BrokerConfig) -> None:
+def _look_at_the_cleaner(config: BrokerConfig) -> str | None:
     threads, _, _, resources = config.cleaner_settings()
     if threads and resources.memory_bytes <= _SMALLEST_MAP_BYTES:
-        raise ConfigError("log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.")
+        return "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
+    return None
+
+
+def _look_at_cordons(config: BrokerConfig) -> str | None:
+    cordoned = config.cordoned_log_dirs()
+    if _ALL in cordoned:
+        return f"When cordoned.log.dirs is set to {_ALL}, it must not contain other values"
+    missing = [path for path in cordoned if path not in config.log_dirs]
+    if missing:
+        return (
+            "All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
+            f"Missing entries : {', '.join(missing)}"
+        )
+    return None
 
 
 def _check_listeners(config: BrokerConfig) -> None:

@@ -18,7 +18,7 @@ from broker.network.listener import Listener
 from broker.timer import SystemClock
 from replication.compactor import Compactor
 from replication.controller.controller import Controller
-from replication.deadlines import Deadlines
+from replication.deadlines import Deadline, Deadlines
 from replication.metadata_snapshots import MetadataSnapshots
 from replication.replica_manager import ReplicaManager
 from replication.work import Done, Run, Worker
@@ -35,6 +35,12 @@ _CLOSE_IDLE_MS: Final = 60_000
 _LOOK_FOR_SNAPSHOT_MS: Final = 1_000
 _RETAIN_METADATA_MS: Final = 60_000
 _ENDED: Final = object()
+_CHECKPOINTS: Final = (
+    "replica.high.watermark.checkpoint.interval.ms",
+    "log.flush.offset.checkpoint.interval.ms",
+    "log.flush.start.offset.checkpoint.interval.ms",
+)
+"""All are written together, as often as the one that is wanted most often."""
 
 
 class Housekeeping:
@@ -63,16 +69,17 @@ class Housekeeping:
         self._worker = worker
         self._deadlines = deadlines
         self._clock = clock
+        self._compaction: Deadline | None = None
         self._is_stopped = False
 
     def start(self, listeners: list[Listener]) -> None:
         """Schedule everything for the first time."""
         number = self._config.number
         self._after(_LONGEST_TICK_MS, self._tick)
-        self._every(number("replica.high.watermark.checkpoint.interval.ms"), self._checkpoint)
+        self._every(min(map(number, _CHECKPOINTS)), self._checkpoint)
         self._every(number("replica.lag.time.max.ms") // 2, self._check_isrs)
         self._every(number("producer.id.expiration.check.interval.ms"), self._expire_producers)
-        self._every(max(_SHORTEST_TICK_MS, number("log.cleaner.backoff.ms")), self._compactor.look)
+        self._compact()
         self._every(_CLOSE_IDLE_MS, self._close_idle)
         self._every(_LOOK_FOR_SNAPSHOT_MS, self._look_for_snapshot)
         self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._clock.wall_ms()))
@@ -85,9 +92,18 @@ class Housekeeping:
         """Schedule nothing any more."""
         self._is_stopped = True
 
-    def _after(self, delay_ms: int, what: Callable[[], None]) -> None:
-        if not self._is_stopped:
-            self._deadlines.schedule(self._clock.mono_ms() + delay_ms, what)
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Settings were changed: what waits by another interval does so from now on."""
+        backoff = self._backoff_ms
+        self._config = config
+        if self._compaction is not None and self._backoff_ms != backoff:
+            self._compaction.cancel()
+            self._compact()
+
+    def _after(self, delay_ms: int, what: Callable[[], None]) -> Deadline | None:
+        if self._is_stopped:
+            return None
+        return self._deadlines.schedule(self._clock.mono_ms() + delay_ms, what)
 
     def _every(self, interval_ms: int, what: Callable[[], None]) -> None:
         def again() -> None:
@@ -141,6 +157,17 @@ class Housekeeping:
 
     def _expire_producers(self) -> None:
         self._log_manager.expire_producers(self._clock.wall_ms())
+
+    @property
+    def _backoff_ms(self) -> int:
+        return max(_SHORTEST_TICK_MS, self._config.number("log.cleaner.backoff.ms"))
+
+    def _compact(self) -> None:
+        self._compaction = self._after(self._backoff_ms, self._look_for_dirt)
+
+    def _look_for_dirt(self) -> None:
+        self._compactor.look()
+        self._compact()
 
     def _close_idle(self) -> None:
         self._go_on(self._log_manager.open_files.close_idle())

@@ -28,13 +28,14 @@ from broker.apis import client_apis, controller_apis
 from broker.config import BrokerConfig, Endpoint
 from broker.coordinators.assembly import coordinators
 from broker.directory_requests import DirectoryRequests
+from broker.dynamic_settings import BrokerRules
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.log_dirs import LogDirsHandler
-from broker.helper import HelperCleaner
 from broker.housekeeping import Housekeeping
 from broker.isr_requests import IsrRequests
 from broker.network.cold import Warmer
 from broker.network.listener import Listener
+from broker.reconfiguration import Reconfiguration
 from broker.security.authorizer import AllowAll, Authorizer
 from broker.timer import LoopTimer, SystemClock
 from broker.watchdog import Watchdog
@@ -187,6 +188,8 @@ class Server:
             self._bind(self._config.controller_listeners, self._controller_dispatcher, self.controller_listeners)
             identity, found = self._take_directories()
             self._build(identity, found)
+            self._build_broker()
+            self._build_apis()
             self._lead(identity)
         except (UnusableDirectory, UnreadableMetadata, StorageError) as error:
             raise StartError(str(error)) from None
@@ -254,6 +257,9 @@ class Server:
         sessions.on_silence = self._fell_silent
         self._controller = Controller(self._metadata_log, self._environment(), sessions)
         self._controller.soon = self._metadata_log.soon = self._loop.call_soon
+
+    def _build_broker(self) -> None:
+        config = self._config
         self._replicas = ReplicaManager(
             self._log_manager,
             self._worker,
@@ -265,16 +271,21 @@ class Server:
         )
         self._replicas.on_directory_failed = self._directory_failed
         self._directory_requests = DirectoryRequests(self._controller, self._log_manager, config.node_id, self._clock)
-        self._moves = Moves(self._replicas, self._log_manager, self._worker, self._clock.wall_ms)
+        self._moves = Moves(
+            self._replicas,
+            self._log_manager,
+            self._worker,
+            self._clock.wall_ms,
+            self._deadlines,
+            self._clock.mono_ms,
+        )
         warmer = Warmer(self._worker, self._replicas.directory_failed)
         for listener in self.listeners:
             listener.warmer = warmer
         self._replicas.on_isr_wanted = IsrRequests(self._controller, config.node_id, self._clock).want
         self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock)
         self._controller.on_image = self._image_changed
-        cleaner = config.cleaner_settings()
-        self._cleaners = [HelperCleaner(self._loop, cleaner.bytes_per_second) for _ in range(cleaner.threads)]
-        self._compactor = Compactor(self._replicas, self._cleaners, cleaner.resources, self._clock.wall_ms)
+        self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
         self._moves.on_moved = self._directory_requests.tell
         self._housekeeping = Housekeeping(
             self._loop,
@@ -288,6 +299,20 @@ class Server:
             self._deadlines,
             self._clock,
         )
+        self._reconfiguration = Reconfiguration(
+            self._loop,
+            config,
+            self.listeners + self.controller_listeners,
+            self._log_manager,
+            self._controller,
+            self._moves,
+            self._compactor,
+            self._housekeeping,
+            self._clock,
+        )
+
+    def _build_apis(self) -> None:
+        config = self._config
         wildcards = frozenset(
             e.name for e in config.listeners if e.is_wildcard and e.name not in config.advertised_listeners
         )
@@ -306,13 +331,11 @@ class Server:
         )
 
     def _environment(self) -> Environment:
-        from broker.broker_settings import BROKER_SETTINGS  # noqa: PLC0415
-
         config = self._config
         return Environment(
             node_id=config.node_id,
             settings=config.given,
-            broker_setting=BROKER_SETTINGS.get,
+            rules=BrokerRules(config),
             num_partitions=config.number("num.partitions"),
             default_replication_factor=config.number("default.replication.factor"),
             new_id=lambda: new_uuid(secrets.token_bytes),
@@ -329,6 +352,7 @@ class Server:
             directories=tuple(identity.directory_ids.values()),
             rack=rack if isinstance(rack, str) else None,
             previous_epoch=self._log_manager.previous_broker_epoch,
+            cordoned=self._reconfiguration.cordoned_ids(),
         )
         controller = self._controller_address()
         endpoints = (RegisteredEndpoint(controller.listener, controller.host, controller.port, _PLAINTEXT),)
@@ -373,6 +397,7 @@ class Server:
         self._loop.call_soon(self._purgatory.drain)
 
     def _image_changed(self, image: MetadataImage, changes: Changes) -> Iterator[None]:
+        self._reconfiguration.image_changed(image, changes)
         for _ in self._replicas.apply(image, changes, self._clock.mono_ms()):
             self._followed += 1
             if self._followed % _FREEZE_EVERY == 0:
@@ -418,8 +443,7 @@ class Server:
         self._watchdog.stop()
         if self.failure is not None:
             return
-        for cleaner in self._cleaners:
-            cleaner.stop()
+        self._reconfiguration.stop_cleaners()
         self._worker.stop()
         self._loop.run_until_complete(asyncio.sleep(0))  # what the threads reported
         self._timer.stop()

@@ -1,5 +1,6 @@
 """Names that Apache Kafka 4.3 knows and that have no effect here (yet), with kind and default.
 
+FORMAT   name KIND default, or no default where it is unset; '' is an empty text
 RULES    1. A name leaves this list for `broker_settings.py` with the change that gives it an effect.
 """
 
@@ -15,11 +16,11 @@ _ROWS = """
 alter.config.policy.class.name CLASS
 alter.log.dirs.replication.quota.window.num INT 11
 alter.log.dirs.replication.quota.window.size.seconds INT 1
-authorizer.class.name STRING
+authorizer.class.name STRING ''
 auto.leader.rebalance.enable BOOLEAN true
 background.threads INT 10
 client.quota.callback.class CLASS
-config.providers LIST
+config.providers LIST ''
 connection.failed.authentication.delay.ms INT 100
 connections.max.reauth.ms LONG 0
 controlled.shutdown.enable BOOLEAN true
@@ -37,7 +38,6 @@ controller.quorum.retry.backoff.ms INT 20
 controller.quota.window.num INT 11
 controller.quota.window.size.seconds INT 1
 controller.socket.timeout.ms INT 30000
-cordoned.log.dirs LIST
 create.topic.policy.class.name CLASS
 delegation.token.expiry.check.interval.ms LONG 3600000
 delegation.token.expiry.time.ms LONG 86400000
@@ -106,12 +106,12 @@ internal.metadata.delete.delay.millis LONG 60000
 internal.metadata.log.segment.bytes INT
 internal.metadata.max.batch.size.in.bytes INT 8388608
 kafka.metrics.polling.interval.secs INT 10
-kafka.metrics.reporters LIST
+kafka.metrics.reporters LIST ''
 leader.imbalance.check.interval.seconds LONG 300
 log.dir.failure.timeout.ms LONG 30000
 log.initial.task.delay.ms LONG 30000
 max.connection.creation.rate INT 2147483647
-max.connections.per.ip.overrides STRING
+max.connections.per.ip.overrides STRING ''
 metadata.max.idle.interval.ms INT 500
 metric.reporters LIST org.apache.kafka.common.metrics.JmxReporter
 metrics.num.samples INT 2
@@ -148,7 +148,8 @@ remote.log.manager.task.retry.backoff.ms LONG 500
 remote.log.manager.task.retry.jitter DOUBLE 0.2
 remote.log.manager.thread.pool.size INT 2
 remote.log.metadata.custom.metadata.max.bytes INT 128
-remote.log.metadata.manager.class.name STRING
+remote.log.metadata.manager.class.name STRING \
+org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager
 remote.log.metadata.manager.class.path STRING
 remote.log.metadata.manager.impl.prefix STRING rlmm.config.
 remote.log.metadata.manager.listener.name STRING
@@ -204,7 +205,7 @@ sasl.oauthbearer.assertion.template.file STRING
 sasl.oauthbearer.client.credentials.client.id STRING
 sasl.oauthbearer.client.credentials.client.secret PASSWORD
 sasl.oauthbearer.clock.skew.seconds INT 30
-sasl.oauthbearer.expected.audience LIST
+sasl.oauthbearer.expected.audience LIST ''
 sasl.oauthbearer.expected.issuer STRING
 sasl.oauthbearer.jwks.endpoint.refresh.ms LONG 3600000
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms LONG 10000
@@ -239,7 +240,7 @@ socket.connection.setup.timeout.max.ms LONG 30000
 socket.connection.setup.timeout.ms LONG 10000
 ssl.allow.dn.changes BOOLEAN false
 ssl.allow.san.changes BOOLEAN false
-ssl.cipher.suites LIST
+ssl.cipher.suites LIST ''
 ssl.client.auth STRING none
 ssl.enabled.protocols LIST TLSv1.2,TLSv1.3
 ssl.endpoint.identification.algorithm STRING https
@@ -275,5 +276,6 @@ def unused_settings() -> dict[str, Setting]:
     settings = {}
     for row in _ROWS.strip().splitlines():
         name, kind, *default = row.split(" ", 2)
-        settings[name] = Setting(name, Kind[kind], default[0] if default else None, None, _NO_EFFECT)
+        text = default[0].replace("''", "") if default else None
+        settings[name] = Setting(name, Kind[kind], text, None, _NO_EFFECT)
     return settings

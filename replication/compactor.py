@@ -63,6 +63,7 @@ class Compactor:
     ) -> None:
         """`now_ms` tells the wall's time."""
         self._replicas = replicas
+        self._cleaners = list(cleaners)
         self._idle = list(cleaners)
         self._resources = resources
         self._now_ms = now_ms
@@ -71,6 +72,12 @@ class Compactor:
         self._is_beginning = False
         self._paths: set[str] = set()  # where cleaners are at work, also for a topic that is gone meanwhile
         self._due: list[tuple[float, Partition, Dirt]] = []
+
+    def use(self, cleaners: Sequence[Cleaner], resources: Resources) -> None:
+        """Work with others from now on; who has those of before stops them, and what they were at is begun anew."""
+        self._cleaners = list(cleaners)
+        self._idle = list(cleaners)
+        self._resources = resources
 
     def stop(self) -> None:
         """Begin nothing more, and put nothing in place any more."""
@@ -161,10 +168,15 @@ class Compactor:
         return log.look("job", lambda engine: job_of(engine, log, dirt, records, wall_ms, resources), may_block=False)
 
     def ended(self, cleaner: Cleaner, path: str, *, has_cleaned: bool) -> None:
-        """A cleaner is free again: for the next at once (rule 1), unless it has come to nothing."""
-        self._idle.append(cleaner)
+        """A cleaner is free again: for the next at once (rule 1), unless it has come to nothing.
+
+        One that was replaced has left its log to the others.
+        """
+        is_ours = cleaner in self._cleaners
+        if is_ours:
+            self._idle.append(cleaner)
         self._paths.discard(path)
-        if has_cleaned and not self._is_beginning:
+        if (has_cleaned or not is_ours) and not self._is_beginning:
             self.look()
 
 

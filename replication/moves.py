@@ -7,21 +7,25 @@ RULES    1. A copy follows the log, batch by batch, at the pace of the two disks
             anew, and ends when the partition is gone or a directory failed. A log that is being compacted is waited for.
          3. A copy does not survive a restart: it is begun anew.
          4. A partition that is not here is remembered with its directory: its log will be made there.
-         5. Nothing is moved while a log directory is offline: nobody knows what lies there.
+         5. All moves together copy no more than `throttle` allows; the last stretch, for which appends wait, is not held up.
+         6. Nothing is moved while a log directory is offline: nobody knows what lies there.
 NOT HERE What a copy is on disk (`storage/future_logs.py`), who asks (`broker/handlers/log_dirs.py`).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import parse_header
+from replication.deadlines import Deadlines
 from replication.partition import Partition
 from replication.replica_manager import ReplicaManager
+from replication.throttle import Throttle
 from replication.work import Worker
 from storage.appends import PreparedAppend
 from storage.blocking import WouldBlock
@@ -62,12 +66,21 @@ class Moves:
     """The moves of one broker."""
 
     def __init__(
-        self, replicas: ReplicaManager, log_manager: LogManager, worker: Worker, wall_ms: Callable[[], int]
+        self,
+        replicas: ReplicaManager,
+        log_manager: LogManager,
+        worker: Worker,
+        wall_ms: Callable[[], int],
+        deadlines: Deadlines,
+        mono_ms: Callable[[], int],
     ) -> None:
         self._replicas = replicas
         self._log_manager = log_manager
         self._worker = worker
         self._wall_ms = wall_ms
+        self._deadlines = deadlines
+        self._mono_ms = mono_ms
+        self.throttle = Throttle(math.inf)
         self.under_way: dict[tuple[str, int], Move] = {}
         """By topic and index."""
         self.on_moved: Callable[[Partition], None] | None = None
@@ -180,13 +193,18 @@ class Moves:
             self._give_up(move)
 
     def _copy_more(self, move: Move, copy: Log) -> None:
-        log = move.partition.log
+        log, mono_ms = move.partition.log, self._mono_ms()
+        wait_ms = 0 if move.is_held else self.throttle.wait_ms(mono_ms)
+        if wait_ms:
+            self._deadlines.schedule(mono_ms + wait_ms, partial(self._step, move))
+            return
         most = min(CHUNK_BYTES, copy.config.segment_bytes)
         start_offset = max(copy.log_end_offset, log.log_start_offset)  # the first batch may begin before the log does
         records = log.read_records(start_offset, most, may_block=False)
         prepared = copy.prepare_as_follower(records, wall_ms=self._wall_ms())
         if prepared is None:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
+        self.throttle.took(prepared.size, mono_ms)
         move.is_close = prepared.size < most // 2
         self._worker.write(
             move.directory,

@@ -143,6 +143,16 @@ SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
 }
 """Topic setting -> broker settings that give its default, the first set one wins; with the factor to milliseconds."""
 
+
+def broker_synonyms(name: str) -> tuple[str, ...]:
+    """A broker setting, and those that speak where it is silent."""
+    for synonyms in SYNONYMS.values():
+        names = tuple(synonym for synonym, _ in synonyms)
+        if name in names:
+            return names[names.index(name) :]
+    return (name,)
+
+
 DYNAMIC_BROKER_SETTINGS = frozenset(names[0][0] for names in SYNONYMS.values())
 """Broker settings that may be changed while it runs: the defaults of topics, under their first name."""
 
@@ -263,5 +273,5 @@ def effective_text(name: str, topic: Mapping[str, str], broker: Mapping[str, str
 
 __all__ = [
     "DYNAMIC_BROKER_SETTINGS", "SYNONYMS", "TOPIC_SETTINGS", "BadSetting", "LogConfig", "UnknownSetting",
-    "check_topic_settings", "effective_text", "log_config", "topic_default",
+    "broker_synonyms", "check_topic_settings", "effective_text", "log_config", "topic_default",
 ]  # fmt: skip

@@ -48,6 +48,7 @@ from storage.offset_files import Offsets, OffsetFiles, Work
 from storage.open_files import UNLIMITED, OpenFiles
 from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.partition_directory import DELETED, STRAY, aside_name, make, partition_of
+from storage.producers import DEFAULT_EXPIRATION_MS
 from storage.segments.segment_engine import SegmentEngine
 from storage.usage import Usage
 
@@ -141,6 +142,9 @@ class LogManager:
         """Those in service, by path."""
         self.offline: dict[str, StorageError] = {}
         """Those that failed, and why."""
+        self.cordoned: frozenset[str] = frozenset()
+        """Those that take no new logs, while there is another."""
+        self.producer_expiration_ms = DEFAULT_EXPIRATION_MS
         self._lost: set[TopicPartition] = set()
         self._lost_unseen = False
         self._dying: list[tuple[int | None, int, str]] = []  # from when, after which delay, path
@@ -343,7 +347,8 @@ class LogManager:
             return home
         if not self.directories:
             raise next(iter(self.offline.values()))
-        return min(self.directories.values(), key=lambda candidate: len(candidate.logs))
+        candidates = [home for path, home in self.directories.items() if path not in self.cordoned]
+        return min(candidates or self.directories.values(), key=lambda candidate: len(candidate.logs))
 
     def delete(self, log: Log) -> None:
         """Take a log away: its directory is renamed now and removed later."""
@@ -523,7 +528,7 @@ class LogManager:
         """Forget producers that have been idle for too long."""
         for log in self.logs.values():
             if log.is_open:
-                log.producers.expire(wall_ms)
+                log.producers.expire(wall_ms, self.producer_expiration_ms)
 
     @staticmethod
     def _offsets(

@@ -145,12 +145,11 @@ class ProducerState:
     """All producers of one log."""
 
     __slots__ = (
-        "_ahead_of", "_completed", "_counted", "_open", "_reserved", "expiration_ms", "partition", "producers",
+        "_ahead_of", "_completed", "_counted", "_open", "_reserved", "partition", "producers",
     )  # fmt: skip
 
-    def __init__(self, partition: str, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
+    def __init__(self, partition: str) -> None:
         self.partition = partition
-        self.expiration_ms = expiration_ms
         self.producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}  # first offset -> producer id, ascending
         self._completed: dict[int, int] = {}  # first offset -> marker's offset, not yet below the high watermark
@@ -333,15 +332,16 @@ class ProducerState:
         self._reserved.clear()
         self._forget_ahead()
 
-    def expire(self, wall_ms: int) -> int:
+    def expire(self, wall_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> int:
         """Forget producers that have been idle for too long; how many."""
-        idle = [producer_id for producer_id, producer in self.producers.items() if self._is_idle(producer, wall_ms)]
+        idle = [
+            producer_id
+            for producer_id, producer in self.producers.items()
+            if _is_idle(producer, wall_ms, expiration_ms)
+        ]
         for producer_id in idle:
             del self.producers[producer_id]
         return len(idle)
-
-    def _is_idle(self, producer: Producer, wall_ms: int) -> bool:
-        return producer.txn_first_offset < 0 and wall_ms - producer.last_timestamp >= self.expiration_ms
 
     def snapshot(self) -> bytes:
         """The snapshot's bytes, for the offset behind all that is reserved or in the log."""
@@ -378,7 +378,7 @@ class ProducerState:
         found = _read_snapshot(snapshot)
         self.clear()
         for producer_id, producer in found:
-            if not self._is_idle(producer, wall_ms):
+            if not _is_idle(producer, wall_ms, DEFAULT_EXPIRATION_MS):
                 self.producers[producer_id] = producer
         self._open = dict(
             sorted(
@@ -387,6 +387,10 @@ class ProducerState:
                 if producer.txn_first_offset >= 0
             )
         )
+
+
+def _is_idle(producer: Producer, wall_ms: int, expiration_ms: int) -> bool:
+    return producer.txn_first_offset < 0 and wall_ms - producer.last_timestamp >= expiration_ms
 
 
 def _read_snapshot(snapshot: Buffer) -> list[tuple[int, Producer]]:

@@ -9,6 +9,7 @@ NOT HERE Where a value comes from (file, command line, metadata log), and which 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
@@ -31,6 +32,7 @@ class BadSetting(ValueError):
 class Kind(IntEnum):
     """Kinds of values, numbered as DescribeConfigs sends them."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -161,7 +163,18 @@ def to_text(value: Value) -> str | None:
         return "true" if value else "false"
     if isinstance(value, list):
         return ",".join(value)
-    return str(value)
+    return _java_double(value) if isinstance(value, float) else str(value)
+
+
+def _java_double(value: float) -> str:
+    """As Java's Double.toString: with a point, and an exponent outside of 0.001 to 10,000,000."""
+    if value == 0 or not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity", 0.0: repr(value)}.get(value, "NaN")
+    if 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    digits = repr(abs(value)).partition("e")[0].replace(".", "").strip("0")
+    mantissa, exponent = f"{value:.{max(len(digits) - 1, 1)}E}".split("E")
+    return f"{mantissa}E{int(exponent)}"
 
 
 def _java_text(value: object) -> str:

@@ -2,7 +2,8 @@
 
 RULES    1. Sources from the strongest to the weakest: the topic's own, this broker's dynamic, all brokers' dynamic,
             the settings file, the default. Synonyms are listed in that order.
-         2. A topic's default is listed under the broker setting that gives it, as Apache Kafka lists it.
+         2. A topic's default is listed under the first broker setting that gives it, where that is set; a default that
+            comes from another (log.retention.minutes) has no synonyms, as in Apache Kafka.
 NOT HERE Changing settings (`admin.py`), the tables (`storage/log_config.py`, `broker/broker_settings.py`).
 """
 
@@ -12,8 +13,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from broker.broker_settings import BROKER_SETTINGS
+from broker.broker_settings import BROKER_SETTINGS, INTERNAL_SETTINGS
 from broker.config import BrokerConfig
+from broker.dynamic_settings import DYNAMIC, NOT_IN_FILES
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from broker.unused_settings import unused_settings
@@ -29,7 +31,7 @@ from protocol.messages.admin import (
 )
 from replication.image import MetadataImage, ResourceType
 from replication.topic_names import check_topic_name
-from storage.log_config import DYNAMIC_BROKER_SETTINGS, SYNONYMS, TOPIC_SETTINGS, topic_default
+from storage.log_config import SYNONYMS, TOPIC_SETTINGS, broker_synonyms, topic_default
 from storage.settings import Kind, Setting, parse, to_text
 
 
@@ -51,6 +53,9 @@ class _Given(NamedTuple):
     text: str | None
     source: int
 
+
+_Layers = list[tuple[int, Mapping[str, str]]]
+"""The settings of a broker by source, the strongest first."""
 
 _HIDDEN = frozenset({"internal.segment.bytes"})
 
@@ -129,26 +134,8 @@ class ConfigHandlers:
         own = image.topic_config(name)
         layers = self._broker_layers(image)
         return [
-            _entry(setting, self._topic_givens(setting, own, layers), read_only=False)
-            for setting in TOPIC_SETTINGS.values()
-            if setting.name not in _HIDDEN
+            _topic_entry(setting, own, layers) for setting in TOPIC_SETTINGS.values() if setting.name not in _HIDDEN
         ]
-
-    def _topic_givens(
-        self, setting: Setting, own: Mapping[str, str], layers: list[tuple[int, Mapping[str, str]]]
-    ) -> list[_Given]:
-        givens = [_Given(setting.name, own[setting.name], Source.TOPIC)] if setting.name in own else []
-        synonyms = SYNONYMS.get(setting.name, ())
-        for name, factor in synonyms:
-            for source, texts in layers:
-                if name in texts:
-                    text = texts[name] if factor == 1 else str(int(texts[name]) * factor)
-                    givens.append(_Given(name, text, source))
-        if synonyms:
-            first = BROKER_SETTINGS[synonyms[0][0]]
-            if first.default is not None:
-                givens.append(_Given(first.name, first.default, Source.DEFAULT))
-        return givens
 
     # ------------------------------------------------------------ brokers
     def _broker(self, name: str) -> list[DescribeConfigsResourceResult]:
@@ -156,22 +143,18 @@ class ConfigHandlers:
         if not name:
             defaults = image.configs.get((ResourceType.BROKER, ""), {})
             return [
-                _entry(_broker_setting(key), [_Given(key, text, Source.ALL_BROKERS)], read_only=False)
+                _entry(_broker_setting(key), text, [_Given(key, text, Source.ALL_BROKERS)], read_only=False)
                 for key, text in sorted(defaults.items())
+                if key in DYNAMIC
             ]
         self._check_broker_id(name)
         layers = self._broker_layers(image)
-        entries = []
-        for setting in sorted([*BROKER_SETTINGS.values(), *unused_settings().values()]):
-            givens = [
-                _Given(setting.name, texts[setting.name], source) for source, texts in layers if setting.name in texts
-            ]
-            if setting.default is not None:
-                givens.append(_Given(setting.name, setting.default, Source.DEFAULT))
-            entries.append(_entry(setting, givens, read_only=setting.name not in DYNAMIC_BROKER_SETTINGS))
-        return entries
+        dynamic = {name for source, texts in layers if source != Source.FILE for name in texts}
+        known = {**BROKER_SETTINGS, **unused_settings()}
+        names = sorted(known.keys() - INTERNAL_SETTINGS | dynamic)
+        return [_broker_entry(_broker_setting(name), layers) for name in names]
 
-    def _broker_layers(self, image: MetadataImage) -> list[tuple[int, Mapping[str, str]]]:
+    def _broker_layers(self, image: MetadataImage) -> _Layers:
         own_name = str(self._config.node_id)
         return [
             (Source.THIS_BROKER, image.configs.get((ResourceType.BROKER, own_name), {})),
@@ -193,27 +176,61 @@ class ConfigHandlers:
 
 
 def _broker_setting(name: str) -> Setting:
-    return BROKER_SETTINGS.get(name) or unused_settings().get(name) or Setting(name, Kind.STRING, None, None, "")
+    return BROKER_SETTINGS.get(name) or NOT_IN_FILES.get(name) or unused_settings().get(name) or _unknown(name)
 
 
-def _entry(setting: Setting, givens: list[_Given], *, read_only: bool) -> DescribeConfigsResourceResult:
-    """One line; the first of `givens` is in force, else the topic's default from the settings' table."""
-    is_sensitive = setting.kind is Kind.PASSWORD
-    if givens:
-        text, source = givens[0].text, givens[0].source
+def _unknown(name: str) -> Setting:
+    """Nobody knows what it is, so it may be a secret."""
+    return Setting(name, Kind.UNKNOWN, None, None, "")
+
+
+def _topic_entry(setting: Setting, own: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:
+    synonyms = SYNONYMS.get(setting.name)
+    givens = _broker_givens(_broker_setting(synonyms[0][0]), layers) if synonyms else []
+    text = own.get(setting.name)
+    if text is not None:
+        givens = [_Given(setting.name, _in_kafkas_spelling(setting, text), Source.TOPIC), *givens]
     else:
-        text = topic_default(setting.name, {})[0] if setting.name in TOPIC_SETTINGS else setting.default
-        source = Source.DEFAULT
+        text, _ = topic_default(setting.name, _merged(layers))
+    return _entry(setting, text, givens, read_only=False)
+
+
+def _broker_entry(setting: Setting, layers: _Layers) -> DescribeConfigsResourceResult:
+    text = _merged(layers).get(setting.name, setting.default)
+    return _entry(setting, text, _broker_givens(setting, layers), read_only=setting.name not in DYNAMIC)
+
+
+def _broker_givens(setting: Setting, layers: _Layers) -> list[_Given]:
+    """What a broker setting and those that speak where it is silent have, the strongest first; nothing where it is unset."""
+    if setting.default is None and not any(setting.name in texts for _, texts in layers):
+        return []
+    givens = []
+    for name in broker_synonyms(setting.name):
+        givens += [_Given(name, texts[name], source) for source, texts in layers if name in texts]
+        default = _broker_setting(name).default
+        if default is not None:
+            givens.append(_Given(name, default, Source.DEFAULT))
+    return givens
+
+
+def _merged(layers: _Layers) -> dict[str, str]:
+    return {name: text for _, texts in reversed(layers) for name, text in texts.items()}
+
+
+def _entry(
+    setting: Setting, text: str | None, givens: list[_Given], *, read_only: bool
+) -> DescribeConfigsResourceResult:
+    is_sensitive = setting.kind in (Kind.PASSWORD, Kind.UNKNOWN)
     return DescribeConfigsResourceResult(
         name=setting.name,
         value=None if is_sensitive else _in_kafkas_spelling(setting, text),
         read_only=read_only,
-        config_source=source,
+        config_source=givens[0].source if givens else Source.DEFAULT,
         is_sensitive=is_sensitive,
         synonyms=[
             DescribeConfigsSynonym(
                 name=given.name,
-                value=None if is_sensitive else _in_kafkas_spelling(setting, given.text),
+                value=None if is_sensitive else given.text,
                 source=given.source,
             )
             for given in givens

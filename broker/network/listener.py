@@ -47,7 +47,8 @@ class Listener:
         self._loop = loop
         self.name = name
         self._dispatch = dispatch
-        self._settings = settings
+        self.settings = settings
+        """Those of limits may change."""
         self._scratch = bytearray(SCRATCH_BYTES)
         self._connections: set[Connection] = set()
         self._per_ip: Counter[str] = Counter()
@@ -77,7 +78,7 @@ class Listener:
 
     def close_idle(self, mono_ms: int) -> int | None:
         """End connections that have been idle too long; when the next one may become so (None: never)."""
-        limit_ms = self._settings.connections_max_idle_ms
+        limit_ms = self.settings.connections_max_idle_ms
         if limit_ms < 0:
             return None
         oldest = mono_ms
@@ -111,7 +112,7 @@ class Listener:
             self.start()
 
     def _admit(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
-        settings = self._settings
+        settings = self.settings
         peer_host = peer[0]
         if len(self._connections) >= settings.max_connections:
             self._complain(f"more than max.connections={settings.max_connections} connections; {peer_host} is refused")

@@ -62,6 +62,8 @@ class Registration(NamedTuple):
     features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
     previous_epoch: int = -1
     """The epoch under which its last process ended cleanly; -1: it did not."""
+    cordoned: tuple[bytes, ...] = ()
+    """Directories that take no new replicas."""
     is_migrating: bool = False
     """Whether it comes from a cluster with ZooKeeper."""
 
@@ -219,14 +221,14 @@ def register_own_controller(
     return [(record, 0)]
 
 
-def begin(image: MetadataImage, environment: Environment) -> Decision[None]:
+def begin(image: MetadataImage, environment: Environment, cordoned: tuple[bytes, ...] = ()) -> Decision[None]:
     """Make this node's own broker active as soon as it is registered: it reads what it writes."""
     broker = image.brokers[environment.node_id]
     records: list[Versioned] = []
     if broker.is_fenced:
         records += unfence(image, environment, broker)
     if image.metadata_version >= WITH_CORDONS:
-        records += cordon(broker, list(broker.cordoned_directories or ()))
+        records += cordon(broker, list(cordoned))
     return Decision(records, None, is_atomic=False)
 
 

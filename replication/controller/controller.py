@@ -55,7 +55,7 @@ from replication.controller.brokers import (
 )
 from replication.controller.directories import assign_replicas
 from replication.controller.environment import Environment
-from replication.controller.heartbeats import Standing, fence, heartbeat
+from replication.controller.heartbeats import Standing, cordon, fence, heartbeat
 from replication.controller.isr_changes import alter_partitions
 from replication.controller.sessions import Sessions
 from replication.controller.settings import MIN_ISR, alter_settings
@@ -63,7 +63,7 @@ from replication.controller.topics import create_partitions, create_topics, dele
 from replication.image import ELIGIBLE_LEADERS, Changes, Endpoint, MetadataImage, ResourceType
 from replication.metadata_log import MetadataLog
 from replication.metadata_records import Versioned
-from replication.record_versions import METADATA_VERSION, WITH_TRANSACTIONS, features_for
+from replication.record_versions import METADATA_VERSION, WITH_CORDONS, WITH_TRANSACTIONS, features_for
 from replication.state_machine import Decision
 from replication.turns import Soon, at_once, in_turns
 
@@ -145,7 +145,7 @@ class Controller:
         registration = registration._replace(features=features_for(self._newest.features))
         registered = register(self._newest, self._environment, registration, next_offset=log.next_offset)
         self._write(registered.records, _nothing, wall_ms, is_atomic=False)
-        begun = begin(self._newest, self._environment)
+        begun = begin(self._newest, self._environment, registration.cordoned)
         self._write(begun.records, partial(self._announce, ready), wall_ms, is_atomic=begun.is_atomic)
 
     def _bootstrap(self, records: Sequence[Versioned]) -> list[Versioned]:
@@ -223,6 +223,12 @@ class Controller:
             return
         self._sessions.of(broker_id, broker.epoch).stays()
         self._write(fence(self._newest, self._environment, broker), _nothing, wall_ms, is_atomic=False)
+
+    def cordon(self, directories: Sequence[bytes], *, wall_ms: int) -> None:
+        """Note which log directories of this node take no new replicas."""
+        if self._newest.metadata_version >= WITH_CORDONS:
+            broker = self._newest.brokers[self._environment.node_id]
+            self._write(cordon(broker, list(directories)), _nothing, wall_ms)
 
     def stop(self, *, wall_ms: int, done: Callable[[], None]) -> None:
         """Note that this node's broker ends in peace; `done` when that is committed."""

@@ -7,9 +7,25 @@ RULES    1. Decisions are functions of (image, environment, request): nothing el
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from storage.settings import Setting
+
+
+class BrokerRules(Protocol):
+    """What this node's broker says of changes of its settings."""
+
+    def setting(self, name: str) -> Setting | None:
+        """The row of a setting, or None when there is no such setting."""
+
+    def is_fixed(self, name: str) -> bool:
+        """Whether a setting cannot be changed while the broker runs."""
+
+    def is_per_broker(self, name: str) -> bool:
+        """Whether a setting cannot be made for all brokers at once."""
+
+    def why_not(self, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+        """Why these changed settings cannot be in force together."""
 
 
 class Environment(NamedTuple):
@@ -18,8 +34,7 @@ class Environment(NamedTuple):
     node_id: int
     settings: Mapping[str, str]
     """The broker settings that were given at the start, as text, under the broker's names."""
-    broker_setting: Callable[[str], Setting | None]
-    """The row of a broker setting, or None when there is no such setting."""
+    rules: BrokerRules
     num_partitions: int
     default_replication_factor: int
     new_id: Callable[[], bytes]

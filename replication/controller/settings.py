@@ -27,10 +27,10 @@ from protocol.messages.stored import ClearElrRecord, ConfigRecord
 from replication.controller.environment import Environment
 from replication.image import MetadataImage, ResourceType
 from replication.metadata_records import Versioned
+from replication.record_versions import WITH_CORDONS
 from replication.state_machine import Decision
 from replication.topic_names import check_topic_name
 from storage.log_config import (
-    DYNAMIC_BROKER_SETTINGS,
     SYNONYMS,
     TOPIC_SETTINGS,
     check_topic_settings,
@@ -40,6 +40,7 @@ from storage.settings import BadSetting, Kind, Setting, parse, to_text
 
 MIN_ISR = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+CORDONED = "cordoned.log.dirs"
 MAX_VALUE_LENGTH = 32_767
 _NOT_KEPT = {
     ResourceType.BROKER_LOGGER: "loggers",
@@ -223,26 +224,54 @@ def _alter_broker(
 ) -> list[Versioned]:
     if name:
         _check_node(environment, name)
-    rows = {config.name: environment.broker_setting(config.name) for config in wanted}
-    fixed = [key for key, row in rows.items() if row is not None and key not in DYNAMIC_BROKER_SETTINGS]
-    if fixed:
-        sentence = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
-        raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
+    rules = environment.rules
+    given = sorted(config.name for config in wanted if config.config_operation != Operation.DELETE)
+    _refuse_all("Cannot update these configs dynamically", filter(rules.is_fixed, given))
     current = image.configs.get((ResourceType.BROKER, name), {})
-    changes = {config.name: _new_value(config, current, rows[config.name]) for config in wanted}
+    changes = {config.name: _new_value(config, current, rules.setting(config.name)) for config in wanted}
     for key, value in changes.items():
-        row = rows[key]
-        if row is not None and value is not None:
-            try:
-                parse(row, value)
-            except BadSetting as error:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        _check_value(rules.setting(key), value)
+    if not name:
+        sentence = "Cannot update these configs at default cluster level, broker id must be specified"
+        _refuse_all(sentence, filter(rules.is_per_broker, given))
+    _check_together(image, environment, name, changes)
+    if CORDONED in changes and image.metadata_version < WITH_CORDONS:
+        raise _bad_setting(f"{CORDONED} cannot be altered before metadata.version {WITH_CORDONS}.")
     if MIN_ISR in changes and image.has_eligible_leaders:
         if name:
             raise _bad_setting(f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled.")
         if changes[MIN_ISR] is None:
             raise _bad_setting(f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled.")
     return _records(image, ResourceType.BROKER, name, changes)
+
+
+def _refuse_all(sentence: str, names: Iterable[str]) -> None:
+    found = ", ".join(names)
+    if found:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{sentence}: [{found}]")
+
+
+def _check_value(row: Setting | None, value: str | None) -> None:
+    if row is None or value is None:
+        return
+    try:
+        parse(row, value)
+    except BadSetting as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+
+
+def _check_together(
+    image: MetadataImage, environment: Environment, name: str, changes: Mapping[str, str | None]
+) -> None:
+    """Have this node's broker look at what would be in force: its own settings win over those of all brokers."""
+    own = str(environment.node_id)
+    layers = {key: image.configs.get((ResourceType.BROKER, key), {}) for key in ("", own)}
+    before = {**layers[""], **layers[own]}
+    changed = {**layers[name and own], **changes}
+    layers[name and own] = {key: value for key, value in changed.items() if value is not None}
+    found = environment.rules.why_not(before, {**layers[""], **layers[own]})
+    if found is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, found)
 
 
 def _check_node(environment: Environment, name: str) -> None:

@@ -11,6 +11,7 @@ from protocol.messages.admin import CreateTopicsRequest
 from tests.support.admin_cases import CASES, Case, normalised, topic
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.raw_client import RawClient
+from tests.support.settings_cases import ALTER
 
 SETTINGS = {"num.partitions": "1"}
 
@@ -22,6 +23,9 @@ def prepared(bootstrap: str) -> RawClient:
     made = client.ask(CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)
     assert [code for _, code, _ in normalised(made)] == [0, 0, 0]
     return client
+
+
+ALL = {**CASES, "alter": ALTER}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def ours() -> Iterator[RawClient]:
 
 def compare(client: RawClient, api: str, expected: Callable[[Case], object]) -> None:
     wrong = []
-    for case in CASES[api]:
+    for case in ALL[api]:
         answer = normalised(client.ask(case.request, type(case.request).MAX_VERSION))
         if answer != expected(case):
             wrong.append(f"{case.request}\n  broker: {answer}\n  table:  {expected(case)}")
@@ -46,13 +50,13 @@ def compare(client: RawClient, api: str, expected: Callable[[Case], object]) -> 
 
 
 @needs_kafka
-@pytest.mark.parametrize("api", CASES)
+@pytest.mark.parametrize("api", ALL)
 def test_kafka_answers_as_the_table_says(kafka: RawClient, api: str) -> None:
     """The oracle: codes and sentences word for word."""
     compare(kafka, api, lambda case: case.answer)
 
 
-@pytest.mark.parametrize("api", CASES)
+@pytest.mark.parametrize("api", ALL)
 def test_we_answer_as_the_table_says(ours: RawClient, api: str) -> None:
     """Through socket, router, handler and controller; where we differ, the table says why."""
     compare(ours, api, lambda case: case.answer if case.ours is None else case.ours)

@@ -1,13 +1,14 @@
-"""A topic's settings take effect on its next use, without a restart: this broker and Apache Kafka alike.
+"""Settings of topics and brokers take effect without a restart: this broker and Apache Kafka alike.
 
-Each setting is changed by IncrementalAlterConfigs on a topic whose log is in use; what it does is seen from outside, in
-answers and in files.
+Each setting is changed by IncrementalAlterConfigs while a log is in use; what it does is seen from outside, in answers and
+in files.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,8 +41,14 @@ from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 E = ErrorCode
-SETTINGS = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}
-TOPIC, SET, DELETE = 2, 0, 1
+SETTINGS = {
+    "log.retention.check.interval.ms": "300",
+    "log.initial.task.delay.ms": "300",
+    "log.retention.hours": "1",
+    "log.retention.minutes": "10080",
+    "log.cleaner.backoff.ms": "3600000",
+}
+TOPIC, BROKER, SET, DELETE = 2, 4, 0, 1
 DAY_MS = 86_400_000
 
 
@@ -60,6 +67,29 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield Node(client, path)
 
 
+def alter(client: RawClient, kind: int, name: str, values: dict[str, object]) -> None:
+    """Set settings, or take them back (None)."""
+    configs = [
+        AlterableConfig(
+            name=key.replace("_", "."),
+            config_operation=DELETE if value is None else SET,
+            value=None if value is None else str(value),
+        )
+        for key, value in values.items()
+    ]
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    (told,) = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
+    assert told.error_code == 0, told
+
+
+@contextmanager
+def changed(node: Node, name: str = "", **values: object) -> Iterator[None]:
+    """Settings of the broker of this name ("": of all) while the block lasts."""
+    alter(node.client, BROKER, name, values)
+    yield
+    alter(node.client, BROKER, name, dict.fromkeys(values))
+
+
 class Topic:
     """One topic of one partition, in use."""
 
@@ -73,17 +103,7 @@ class Topic:
 
     def alter(self, **values: object) -> None:
         """Set settings, or take them back (None)."""
-        configs = [
-            AlterableConfig(
-                name=key.replace("_", "."),
-                config_operation=DELETE if value is None else SET,
-                value=None if value is None else str(value),
-            )
-            for key, value in values.items()
-        ]
-        resource = AlterConfigsResource(resource_type=TOPIC, resource_name=self.name, configs=configs)
-        (told,) = self.client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
-        assert told.error_code == 0, told
+        alter(self.client, TOPIC, self.name, values)
 
     def send(self, *, age_ms: int = 0, key: bytes | None = b"key", size: int = 10, acks: int = 1) -> Any:
         """Append one record; the answer's row."""
@@ -229,3 +249,73 @@ def test_retention_by_size(node: Node) -> None:
     assert t.start() == 0
     t.alter(retention_bytes=1 << 20)
     until(lambda: t.start() > 0, "the oldest segment has gone")
+
+
+# ---- settings of brokers ----------------------------------------------------------------------------------
+
+
+def test_a_topics_own_setting_wins_over_the_brokers_and_that_over_all_brokers(node: Node) -> None:
+    t = Topic(node, "precedence")
+    with changed(node, message_max_bytes=500):
+        t.becomes(E.MESSAGE_TOO_LARGE, size=600)
+        with changed(node, "1", message_max_bytes=5000):
+            t.becomes(E.NONE, size=600)
+            t.alter(max_message_bytes=300)
+            t.becomes(E.MESSAGE_TOO_LARGE, size=600)
+            t.alter(max_message_bytes=None)
+            t.becomes(E.NONE, size=600)
+        t.becomes(E.MESSAGE_TOO_LARGE, size=600)
+    t.becomes(E.NONE, size=600)
+
+
+def test_a_time_in_milliseconds_wins_over_one_in_minutes_and_hours(node: Node) -> None:
+    """log.retention.minutes is a week in this file, and cannot be changed; log.retention.ms can."""
+    t = Topic(node, "retention-of-all")
+    with changed(node, log_retention_ms=1):
+        until(lambda: t.start() > 0, "the records have gone")
+
+
+def test_segments_of_all_topics_by_time(node: Node) -> None:
+    """A week, unless log.roll.ms says something else; hours cannot be changed."""
+    t = Topic(node, "roll-of-all")
+    before = t.segments()
+    with changed(node, "1", log_roll_ms=60_000):
+        until(lambda: t.produce(age_ms=-120_000) == E.NONE and t.segments() > before, "a segment is rolled by time")
+
+
+def test_timestamps_and_compression_of_all_topics(node: Node) -> None:
+    t = Topic(node, "records-of-all")
+    with changed(node, log_message_timestamp_type="LogAppendTime", compression_type="zstd"):
+        until(lambda: t.send().log_append_time_ms > 0, "the broker's time is used")
+        until(lambda: t.codec() == Compression.ZSTD, "records are stored as zstd")
+    until(lambda: t.codec() == Compression.NONE, "records are stored as they come")
+
+
+def test_how_often_is_looked_for_dirt(node: Node) -> None:
+    """The old log.cleaner.backoff.ms is an hour; the new one is not waited for until that is over."""
+    t = Topic(node, "dirty")
+    t.alter(cleanup_policy="compact", segment_bytes=1 << 20, min_cleanable_dirty_ratio=0.01)
+    for _ in range(4):
+        t.produce(size=900_000)
+
+    def is_clean() -> bool:
+        return sum(path.stat().st_size for path in t.path.glob("*.log")) < 2_500_000
+
+    with changed(node, log_cleaner_backoff_ms=100, log_segment_delete_delay_ms=0):
+        until(is_clean, "one record of each key is left")
+
+
+def test_connections_of_one_address(node: Node) -> None:
+    """What is open stays open."""
+
+    def is_served() -> bool:
+        try:
+            with RawClient(f"127.0.0.1:{node.client.socket.getpeername()[1]}") as another:
+                another.ask(ListOffsetsRequest(topics=[]), 7)
+        except (EOFError, OSError):
+            return False
+        return True
+
+    with changed(node, max_connections_per_ip=1):
+        until(lambda: not is_served(), "a second connection is refused")
+    until(is_served, "it is not any more")

@@ -15,7 +15,12 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from barnabas import Broker
 from protocol.errors import ErrorCode
-from protocol.messages.admin import CreateTopicsRequest
+from protocol.messages.admin import (
+    AlterableConfig,
+    AlterConfigsResource,
+    CreateTopicsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from protocol.messages.logs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -188,6 +193,72 @@ def test_replicas_are_moved_as_in_kafka(client: RawClient) -> None:
         client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7)
         until(lambda name=name: produce(client, name) == E.NONE, "it takes records")
         assert [where for where, _, _ in lies_in(client, name)] == [path]
+
+
+def cordon(client: RawClient, value: str | None) -> list[tuple[str, bool]]:
+    """Set cordoned.log.dirs; the directories with whether they are cordoned."""
+    change = AlterableConfig(name="cordoned.log.dirs", config_operation=0 if value is not None else 1, value=value)
+    resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
+    (told,) = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
+    assert told.error_code == E.NONE, told
+    return sorted(
+        (result.log_dir, result.is_cordoned) for result in client.ask(DescribeLogDirsRequest(topics=[]), 5).results
+    )
+
+
+def test_cordoned_directories_take_no_new_replicas(client: RawClient) -> None:
+    """KIP-1066, while the broker runs: neither new partitions nor moves; what is there stays."""
+    first, second = sorted(result.log_dir for result in client.ask(DescribeLogDirsRequest(topics=[]), 5).results)
+
+    def until_cordoned(value: str | None, *paths: str) -> None:
+        wanted = [(path, path in paths) for path in (first, second)]
+        until(lambda: cordon(client, value) == wanted, f"{paths} are cordoned")
+
+    def create(name: str) -> int:
+        return client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7).topics[0].error_code
+
+    until_cordoned(second, second)
+    for number in range(4):
+        name = f"beside-{number}"
+        assert create(name) == E.NONE
+        until(lambda name=name: produce(client, name) == E.NONE, "it takes records")
+        assert [where for where, _, _ in lies_in(client, name)] == [first]
+    for name in ("beside-0", "absent"):
+        assert alter(client, name, 0, second) == E.INVALID_REPLICA_ASSIGNMENT
+    until_cordoned("*", first, second)
+    assert create("nowhere") == E.INVALID_REPLICATION_FACTOR
+    assert produce(client, "beside-0") == E.NONE
+    until_cordoned(None)
+    assert create("anywhere") == E.NONE
+    assert alter(client, "beside-0", 0, second) == E.NONE
+    until(lambda: [where for where, _, copy in lies_in(client, "beside-0") if not copy] == [second], "it is moved")
+
+
+@needs_kafka
+def test_no_more_of_a_deletion_is_undone_by_a_kill_than_in_kafka(tmp_path: Path) -> None:
+    """Kafka forgets what was deleted within a segment since the checkpoint of a minute ago."""
+    with ApacheKafka(data_dir=tmp_path) as kafka, RawClient(kafka.bootstrap) as client:
+        client.ask(CreateTopicsRequest(topics=[topic("plain")], timeout_ms=10_000), 7)
+        for _ in range(BATCHES):
+            until(lambda: produce(client, "plain") == E.NONE, "it takes records")
+        assert delete(client, "plain", 0, 4) == (4, E.NONE)
+        kafka.kill()
+    with ApacheKafka(data_dir=tmp_path) as kafka, RawClient(kafka.bootstrap) as client:
+        until(lambda: produce(client, "plain") == E.NONE, "it leads again")
+        assert earliest(client, "plain") == 0
+
+
+def test_static_cordons_hold_from_the_start_and_dynamic_ones_over_a_restart(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in "ab"]
+    settings = {"cordoned.log.dirs": "*"}
+    with Broker(data_dir=",".join(paths), settings=settings) as broker, RawClient(broker.bootstrap) as client:
+        refused = client.ask(CreateTopicsRequest(topics=[topic("none")], timeout_ms=10_000), 7).topics[0]
+        assert refused.error_code == E.INVALID_REPLICATION_FACTOR
+        until(lambda: cordon(client, paths[1]) == [(paths[0], False), (paths[1], True)], "one is free")
+    with Broker(data_dir=",".join(paths), settings=settings) as broker, RawClient(broker.bootstrap) as client:
+        for name in "xyz":
+            assert not client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7).topics[0].error_code
+            assert [where for where, _, _ in lies_in(client, name)] == [paths[0]]
 
 
 def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:

@@ -17,7 +17,13 @@ import confluent_kafka
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 
 from barnabas import Broker
 from broker.helper import _ROOT, _START, HelperCleaner
@@ -247,6 +253,21 @@ def test_a_topic_shrinks_to_its_last_values_while_it_is_served(tmp_path: Path) -
         until(lambda: not children(), "the helper is gone")
     with Broker(data, settings=SETTINGS) as broker:
         assert consumed(broker.bootstrap) == (count, last)
+
+
+def test_a_compaction_that_is_too_slow_goes_on_at_another_pace(tmp_path: Path) -> None:
+    """log.cleaner.io.max.bytes.per.second, changed meanwhile: at the first pace it would take for hours."""
+    data = tmp_path / "data"
+    pace = "log.cleaner.io.max.bytes.per.second"
+    with Broker(data, settings={**SETTINGS, pace: 100}) as broker:
+        create(broker.bootstrap)
+        last = produce(broker.bootstrap)
+        until(lambda: psutil.Process(broker.pid).children(), "a helper is at work")
+        wish = ConfigEntry(pace, "1e9", incremental_operation=AlterConfigOpType.SET)
+        itself = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[wish])
+        AdminClient({"bootstrap.servers": broker.bootstrap}).incremental_alter_configs([itself])[itself].result(30)
+        until(lambda: size_of(data, f"{TOPIC}-0") < 1_300_000, "compacted")
+        assert consumed(broker.bootstrap)[1] == last
 
 
 def test_a_broker_killed_amid_a_compaction_finds_everything(tmp_path: Path) -> None:

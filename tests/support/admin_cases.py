@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from protocol.errors import ErrorCode
 from protocol.messages.admin import (
-    AlterableConfig,
-    AlterConfigsResource,
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
@@ -26,7 +24,6 @@ from protocol.messages.admin import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
-    IncrementalAlterConfigsRequest,
 )
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
@@ -119,7 +116,7 @@ def _bad(name: str, value: str, reason: str) -> Case:
     return _with((name, value), message=f"Invalid value {value} for configuration {name}: {reason}")
 
 
-_CHARACTERS = "contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+CHARACTERS = "contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
 _NO_SUCH_BROKER = "The manual partition assignment includes broker {}, but no such broker is registered."
 _SEQUENCE = "partitions should be a consecutive 0-based integer sequence"
 _BAD_FACTOR = "Replication factor must be larger than 0, or -1 to use the default value."
@@ -137,9 +134,9 @@ CREATE = [
     _named("", INVALID_NAME, "Topic name is invalid: the empty string is not allowed"),
     _named(".", INVALID_NAME, "Topic name is invalid: '.' is not allowed"),
     _named("..", INVALID_NAME, "Topic name is invalid: '..' is not allowed"),
-    _named("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {_CHARACTERS}"),
-    _named("a/b", INVALID_NAME, f"Topic name is invalid: 'a/b' {_CHARACTERS}"),
-    _named("ä", INVALID_NAME, f"Topic name is invalid: 'ä' {_CHARACTERS}"),
+    _named("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {CHARACTERS}"),
+    _named("a/b", INVALID_NAME, f"Topic name is invalid: 'a/b' {CHARACTERS}"),
+    _named("ä", INVALID_NAME, f"Topic name is invalid: 'ä' {CHARACTERS}"),
     _named(
         LONG_NAME,
         INVALID_NAME,
@@ -187,7 +184,7 @@ CREATE = [
     ),
     _create(
         topic("a b", 0, 5, configs=[("nope", "1")]),
-        answer=[("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {_CHARACTERS}")],
+        answer=[("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {CHARACTERS}")],
     ),
     _create(
         topic("cf", 0, 5, configs=[("nope", "1")]), answer=[("cf", INVALID_CONFIG, "Unknown topic config name: nope")]
@@ -367,207 +364,5 @@ GROW = [
     ),
 ]
 
-# ---- IncrementalAlterConfigs -----------------------------------------------------------------------------
-
-SET, DELETE_SETTING, APPEND, SUBTRACT = 0, 1, 2, 3
-TOPIC, BROKER = 2, 4
-Change = tuple[str, int, str | None]
-
-
-def resource(kind: int, name: str, *changes: Change) -> AlterConfigsResource:
-    """Changes of one resource."""
-    return AlterConfigsResource(
-        resource_type=kind,
-        resource_name=name,
-        configs=[AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in changes],
-    )
-
-
-def _alter(*resources: AlterConfigsResource, answer: Answer, ours: Answer | None = None, why: str = "") -> Case:
-    request = IncrementalAlterConfigsRequest(resources=list(resources), validate_only=True)
-    return Case(request, answer, ours, why)
-
-
-def _t1(*changes: Change, code: ErrorCode = NONE, message: str | None = None) -> Case:
-    return _alter(resource(TOPIC, "t1", *changes), answer=[("t1", code, message)])
-
-
-def _broker(name: str, *changes: Change, code: ErrorCode = NONE, message: str | None = None) -> Case:
-    return _alter(resource(BROKER, name, *changes), answer=[(name, code, message)])
-
-
-_TYPE_IS_NOT_LIST = "Can't {} to key {} because its type is not LIST."
-_DUPLICATE_KEYS = "Error due to duplicate config keys"
-_ONCE = "Each resource must appear at most once."
-_FIXED = "Cannot update these configs dynamically: [{}]"
-
-ALTER = [
-    _t1(),
-    _t1(("retention.ms", SET, "5")),
-    _t1(("retention.ms", DELETE_SETTING, None)),
-    _t1(("retention.ms", DELETE_SETTING, "7")),
-    _t1(("nope", DELETE_SETTING, None)),
-    _t1(("cleanup.policy", APPEND, "delete")),
-    _t1(("cleanup.policy", APPEND, "compact")),
-    _t1(("cleanup.policy", SUBTRACT, "compact")),
-    _t1(("cleanup.policy", SUBTRACT, "delete")),
-    _t1(("cleanup.policy", SUBTRACT, "foo")),
-    _t1(("nope", SET, "5"), code=INVALID_CONFIG, message="Unknown topic config name: nope"),
-    _t1(
-        ("retention.ms", SET, "x"),
-        code=INVALID_CONFIG,
-        message="Invalid value x for configuration retention.ms: Not a number of type LONG",
-    ),
-    _t1(("retention.ms", SET, None), code=INVALID_REQUEST, message="Null value not supported for : retention.ms"),
-    _t1(
-        ("cleanup.policy", APPEND, None), code=INVALID_REQUEST, message="Null value not supported for : cleanup.policy"
-    ),
-    _t1(("retention.ms", APPEND, "5"), code=INVALID_CONFIG, message=_TYPE_IS_NOT_LIST.format("APPEND", "retention.ms")),
-    _t1(
-        ("retention.ms", SUBTRACT, "5"),
-        code=INVALID_CONFIG,
-        message=_TYPE_IS_NOT_LIST.format("SUBTRACT", "retention.ms"),
-    ),
-    _t1(("nope", APPEND, "5"), code=INVALID_CONFIG, message=_TYPE_IS_NOT_LIST.format("APPEND", "nope")),
-    _t1(
-        ("cleanup.policy", APPEND, "foo"),
-        code=INVALID_CONFIG,
-        message="Invalid value foo for configuration cleanup.policy: String must be one of: compact, delete",
-    ),
-    _t1(("retention.ms", SET, "5"), ("retention.ms", SET, "6"), code=INVALID_REQUEST, message=_DUPLICATE_KEYS),
-    _t1(
-        ("retention.ms", SET, "5"),
-        ("retention.ms", DELETE_SETTING, None),
-        code=INVALID_REQUEST,
-        message=_DUPLICATE_KEYS,
-    ),
-    _t1(
-        ("min.compaction.lag.ms", SET, "10"),
-        ("max.compaction.lag.ms", SET, "5"),
-        code=INVALID_CONFIG,
-        message="conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)",
-    ),
-    _t1(("remote.storage.enable", SET, "true"), code=INVALID_CONFIG, message=TIERED),
-    _t1(
-        ("cleanup.policy", SUBTRACT, "delete"),
-        ("retention.ms", SET, "x"),
-        code=INVALID_CONFIG,
-        message="Invalid value x for configuration retention.ms: Not a number of type LONG",
-    ),
-    _alter(
-        resource(TOPIC, "t1", ("retention.ms", 4, "5")),
-        answer=[("t1", ErrorCode.UNKNOWN_SERVER_ERROR, None)],
-        ours=[("t1", INVALID_REQUEST, "Unknown operation 4 on retention.ms")],
-        why="an operation that does not exist is the client's mistake",
-    ),
-    _alter(
-        resource(TOPIC, "nope", ("retention.ms", SET, "5")),
-        answer=[("nope", UNKNOWN_TOPIC, "The topic 'nope' does not exist.")],
-    ),
-    _alter(
-        resource(TOPIC, "", ("retention.ms", SET, "5")),
-        answer=[("", INVALID_REQUEST, "Default topic resources are not allowed.")],
-    ),
-    _alter(
-        resource(TOPIC, "a b", ("retention.ms", SET, "5")),
-        answer=[("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {_CHARACTERS}")],
-    ),
-    _alter(
-        resource(TOPIC, "t1", ("retention.ms", SET, "5")),
-        resource(TOPIC, "t1", ("retention.ms", SET, "5")),
-        resource(TOPIC, "t2", ("retention.ms", SET, "5")),
-        answer=[("t1", INVALID_REQUEST, _ONCE), ("t1", INVALID_REQUEST, _ONCE), ("t2", NONE, None)],
-    ),
-    _alter(
-        resource(TOPIC, "nope", ("retention.ms", SET, "5")),
-        resource(TOPIC, "t2", ("cleanup.policy", SUBTRACT, "delete")),
-        answer=[("nope", UNKNOWN_TOPIC, "The topic 'nope' does not exist."), ("t2", NONE, None)],
-    ),
-    _broker("1", ("log.retention.ms", SET, "5")),
-    _broker("", ("log.retention.ms", SET, "5")),
-    _broker("1", ("log.retention.ms", DELETE_SETTING, None)),
-    _broker("1", ("log.cleanup.policy", APPEND, "compact")),
-    _broker("1", ("nope", SET, "5")),
-    _broker("1", ("message.max.bytes", SET, "100")),
-    _broker(
-        "2",
-        ("log.retention.ms", SET, "5"),
-        code=INVALID_REQUEST,
-        message="Unexpected broker id, expected 1, but received 2",
-    ),
-    _broker(
-        "x",
-        ("log.retention.ms", SET, "5"),
-        code=INVALID_REQUEST,
-        message="Node id must be an integer, but it is: x",
-    ),
-    _broker(
-        "-1",
-        ("log.retention.ms", SET, "5"),
-        code=INVALID_REQUEST,
-        message="Unexpected broker id, expected 1, but received -1",
-    ),
-    _broker(
-        "1",
-        ("log.retention.ms", SET, "x"),
-        code=INVALID_REQUEST,
-        message="Invalid value x for configuration log.retention.ms: Not a number of type LONG",
-    ),
-    _broker(
-        "1",
-        ("log.retention.ms", SET, None),
-        code=INVALID_REQUEST,
-        message="Null value not supported for : log.retention.ms",
-    ),
-    _broker(
-        "1",
-        ("log.segment.bytes", SET, "5"),
-        code=INVALID_REQUEST,
-        message="Invalid value 5 for configuration log.segment.bytes: Value must be at least 1048576",
-    ),
-    _broker(
-        "1",
-        ("log.message.timestamp.type", SET, "x"),
-        code=INVALID_REQUEST,
-        message="Invalid value x for configuration log.message.timestamp.type: String must be one of: CreateTime, "
-        "LogAppendTime",
-    ),
-    _broker(
-        "",
-        ("min.insync.replicas", SET, "0"),
-        code=INVALID_REQUEST,
-        message="Invalid value 0 for configuration min.insync.replicas: Value must be at least 1",
-    ),
-    _broker(
-        "1",
-        ("min.insync.replicas", SET, "1"),
-        code=INVALID_CONFIG,
-        message="Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
-    ),
-    _broker(
-        "",
-        ("min.insync.replicas", DELETE_SETTING, None),
-        code=INVALID_CONFIG,
-        message="Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
-    ),
-    *(
-        _broker("1", (name, SET, value), code=INVALID_REQUEST, message=_FIXED.format(name))
-        for name, value in (
-            ("num.partitions", "5"),
-            ("node.id", "5"),
-            ("log.dirs", "/x"),
-            ("broker.rack", "x"),
-            ("log.retention.hours", "1"),
-            ("auto.create.topics.enable", "false"),
-        )
-    ),
-    *(
-        _alter(
-            resource(kind, "g", ("nope", SET, "1")), answer=[("g", INVALID_REQUEST, f"Unknown resource type {kind}")]
-        )
-        for kind in (0, 3, 99)
-    ),
-]
-
-CASES = {"create": CREATE, "delete": DELETE, "grow": GROW, "alter": ALTER}
-"""All of them, by API."""
+CASES = {"create": CREATE, "delete": DELETE, "grow": GROW}
+"""By API; those of IncrementalAlterConfigs stand in settings_cases.py."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from broker.broker_settings import BROKER_SETTINGS
-from broker.unused_settings import unused_settings
+from broker.config import BrokerConfig
+from broker.dynamic_settings import BrokerRules
 from protocol.messages import stored
 from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.schema import Message
@@ -157,11 +157,10 @@ class ControllerWorld:
 
     def environment(self) -> Environment:
         """What decisions may look at."""
-        rows = {**BROKER_SETTINGS, **unused_settings()}
         return Environment(
             node_id=1,
             settings=self.settings,
-            broker_setting=rows.get,
+            rules=BrokerRules(BrokerConfig(self.settings)),
             num_partitions=1,
             default_replication_factor=1,
             new_id=lambda: self.topic_ids.popleft() if self.topic_ids else new_uuid(self.dice.randbytes),

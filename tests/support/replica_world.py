@@ -196,7 +196,14 @@ class World:
         self.log_manager = LogManager(disk or Disk(), ids, LogConfig(), random_bytes=random.Random(1).randbytes)
         self.log_manager.load()
         self.replicas = ReplicaManager(self.log_manager, self.worker, self.purgatory, self.image, SELF, settings or {})
-        self.moves = Moves(self.replicas, self.log_manager, self.worker, lambda: self.wall_ms)
+        self.moves = Moves(
+            self.replicas,
+            self.log_manager,
+            self.worker,
+            lambda: self.wall_ms,
+            self.deadlines,
+            lambda: self.mono_ms,
+        )
         session_ids = itertools.count(1001)
         self.sessions = FetchSessions(self.purgatory, lambda: next(session_ids))
         self.fetching = FetchHandler(self.replicas, self.sessions, self.purgatory, self.authorizer)

@@ -55,7 +55,11 @@ def test_a_bad_value_names_file_line_and_what_is_accepted(tmp_path: Path) -> Non
         ({"listeners": "CONTROLLER://h:1"}, "clients could connect"),
         ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),
         ({"socket.request.max.bytes": "0"}, "Value must be at least 1"),
-        ({"log.retention.hours": "0"}, "equal or greater than 1"),
+        ({"log.retention.hours": "0"}, "log.retention.ms must be unlimited"),
+        ({"log.roll.ms": "0"}, "log.roll.ms must be greater than or equal to 1"),
+        ({"log.roll.jitter.ms": "-1"}, "log.roll.jitter.ms must be greater than or equal to 0"),
+        ({"log.dirs": "/a", "cordoned.log.dirs": "/a,/b,/c"}, "Missing entries : /b, /c"),
+        ({"log.dirs": "/a", "cordoned.log.dirs": "*,/a"}, "it must not contain other values"),
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, "at least 1MB per cleaner thread"),
     ],
 )

@@ -376,6 +376,23 @@ def test_retention_waits_for_the_cleaning(world: World) -> None:
     assert log.log_start_offset == log.log_end_offset == 20
 
 
+def test_others_go_on_where_a_cleaner_was_replaced(world: World) -> None:
+    """With other resources; who was replaced gets nothing more to do."""
+    old, new = HeldCleaner(), HeldCleaner()
+    world.create(**COMPACT)
+    write(world)
+    held = compactor(world, old)
+    held.look()
+    job, _, done = old.jobs[0]
+    held.use([new], Resources(buffer_bytes=4096))
+    held.look()
+    assert not new.jobs, "two must not clean one log"
+    done(None)
+    ((again, _, _),) = new.jobs
+    assert (again.path, again.resources) == (job.path, Resources(buffer_bytes=4096))
+    assert len(old.jobs) == 1
+
+
 def test_a_stopped_compactor_puts_nothing_in_place(world: World) -> None:
     """The broker is closing its logs."""
     cleaner = HeldCleaner()

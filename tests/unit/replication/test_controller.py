@@ -27,19 +27,9 @@ from replication.image import NO_LEADER, Changes, MetadataImage, ResourceType
 from replication.metadata_records import read_batches
 from replication.turns import STEPS_A_TURN
 from storage.disk import StorageError
-from tests.support.admin_cases import (
-    APPEND,
-    BROKER,
-    CASES,
-    DELETE_SETTING,
-    SET,
-    SUBTRACT,
-    TOPIC,
-    normalised,
-    resource,
-    topic,
-)
+from tests.support.admin_cases import CASES, normalised, topic
 from tests.support.controller_world import WALL_MS, ControllerWorld, partition_changes
+from tests.support.settings_cases import ALTER, APPEND, BROKER, DELETE_SETTING, SET, SUBTRACT, TOPIC, resource
 from tests.unit.replication.kafka_bytes import METADATA_LOG
 
 
@@ -63,7 +53,7 @@ def alter(*resources: Any, validate_only: bool = False) -> IncrementalAlterConfi
 # ---- answers ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", CASES)
+@pytest.mark.parametrize("api", [*CASES, "alter"])
 def test_answers_are_kafka_s_word_for_word(world: ControllerWorld, api: str) -> None:
     """Checks, order, codes and sentences (tests/conformance/test_admin_answers.py asks Kafka the same)."""
     made = world.ask(
@@ -71,7 +61,7 @@ def test_answers_are_kafka_s_word_for_word(world: ControllerWorld, api: str) -> 
     )
     assert [code for _, code, _ in normalised(made)] == [0, 0, 0]
     published = world.image
-    for case in CASES[api]:
+    for case in {**CASES, "alter": ALTER}[api]:
         answer = normalised(world.ask(case.request))
         expected = case.answer if case.ours is None else case.ours
         assert answer == expected, f"{case.request}"

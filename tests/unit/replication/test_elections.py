@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from broker.config import BrokerConfig
+from broker.dynamic_settings import BrokerRules
 from protocol.messages.stored import PartitionChangeRecord
 from replication.controller.elections import broker_arrived, broker_left, directory_left, leave_in_peace, restart
 from replication.controller.environment import Environment
@@ -14,7 +16,7 @@ from replication.image import NO_LEADER, BrokerImage, MetadataImage, PartitionSt
 
 TOPIC = b"T" * 16
 ELR = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
-ENVIRONMENT = Environment(1, {}, lambda name: None, 1, 1, lambda: b"", lambda below: 0)
+ENVIRONMENT = Environment(1, {}, BrokerRules(BrokerConfig({})), 1, 1, lambda: b"", lambda below: 0)
 
 
 def partition(

@@ -119,6 +119,29 @@ def test_what_is_before_the_start_stays_behind(world: World) -> None:
     assert fetched(world.fetch(offset=6)).error_code == E.OFFSET_OUT_OF_RANGE
 
 
+def test_moves_are_no_faster_than_they_may_be(world: World) -> None:
+    """Rule 5: chunk by chunk, and as soon as that is allowed at another pace."""
+    world.create(**SMALL)  # chunks of a small segment
+    world.load(batches=10, size=300)
+    world.moves.throttle.set_rate(100, world.mono_ms)
+    world.moves.alter("t", 0, other(world))
+    for _ in range(3):
+        (move,) = world.moves.under_way.values()
+        assert move.copy is not None
+        copied = move.copy.log_end_offset
+        world.pass_time(20_000)
+        assert copied < move.copy.log_end_offset
+    world.moves.throttle.set_rate(0, world.mono_ms)
+    copied = move.copy.log_end_offset
+    world.pass_time(60_000)
+    assert move.copy.log_end_offset == copied
+    world.moves.throttle.set_rate(1e9, world.mono_ms)
+    world.pass_time(2_000)
+    world.pass_time(2_000)
+    assert not world.moves.under_way
+    assert everything(world, end=10) == list(range(10))
+
+
 def test_an_empty_partition_moves(world: World) -> None:
     world.create()
     world.moves.alter("t", 0, other(world))

@@ -415,12 +415,12 @@ def test_clearing_leaves_nothing_behind() -> None:
 
 def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:
     """Rule 7: producer.id.expiration.ms after the last batch's timestamp."""
-    state = ProducerState("t-0", expiration_ms=HOUR_MS)
+    state = ProducerState("t-0")
     append(state, header(0, 0, producer_id=1))
     append(state, header(1, 0, producer_id=2, attributes=TRANSACTIONAL_BIT))
     append(state, header(2, 0, producer_id=3, time_ms=HOUR_MS))
-    assert state.expire(1000 + HOUR_MS - 1) == 0
-    assert state.expire(1000 + HOUR_MS) == 1
+    assert state.expire(1000 + HOUR_MS - 1, HOUR_MS) == 0
+    assert state.expire(1000 + HOUR_MS, HOUR_MS) == 1
     assert sorted(state.producers) == [2, 3]
 
 

@@ -1,0 +1,93 @@
+"""Settings that change while the broker runs: who obeys them is told.
+
+RULES    1. What is in force is the broker's own dynamic setting, else that of all brokers, else the file's, else the default.
+         2. It is known before the first partition is made, and told anew with every change of the metadata's settings.
+         3. Defaults of topics are not told here: logs get theirs from the image (`replication/replica_manager.py`).
+NOT HERE Which settings can change (`dynamic_settings.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from asyncio import AbstractEventLoop
+from collections.abc import Sequence
+
+from broker.config import BrokerConfig, CleanerSettings
+from broker.dynamic_settings import MOVE_RATE, with_changes
+from broker.helper import HelperCleaner
+from broker.housekeeping import Housekeeping
+from broker.network.listener import Listener
+from broker.timer import SystemClock
+from replication.compactor import Compactor
+from replication.controller.controller import Controller
+from replication.image import Changes, MetadataImage, ResourceType
+from replication.moves import Moves
+from storage.log_manager import LogManager
+
+
+class Reconfiguration:
+    """Those who obey settings that can change."""
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        started_with: BrokerConfig,
+        listeners: Sequence[Listener],
+        log_manager: LogManager,
+        controller: Controller,
+        moves: Moves,
+        compactor: Compactor,
+        housekeeping: Housekeeping,
+        clock: SystemClock,
+    ) -> None:
+        self._loop = loop
+        self._started_with = started_with
+        self._listeners = listeners
+        self._log_manager = log_manager
+        self._controller = controller
+        self._moves = moves
+        self._compactor = compactor
+        self._housekeeping = housekeeping
+        self._clock = clock
+        self._cleaners: list[HelperCleaner] = []
+        self._cleaner_settings: CleanerSettings | None = None
+        self._tell(controller.image)
+
+    def image_changed(self, image: MetadataImage, changes: Changes) -> None:
+        """Settings may have changed."""
+        if any(kind == ResourceType.BROKER for kind, _ in changes.configs):
+            cordoned = self._log_manager.cordoned
+            self._tell(image)
+            if self._log_manager.cordoned != cordoned:
+                self._controller.cordon(self.cordoned_ids(), wall_ms=self._clock.wall_ms())
+
+    def cordoned_ids(self) -> tuple[bytes, ...]:
+        """The log directories that take no new replicas, by their ids."""
+        manager = self._log_manager
+        return tuple(home.directory_id for path, home in manager.directories.items() if path in manager.cordoned)
+
+    def stop_cleaners(self) -> None:
+        """Let nobody compact any more."""
+        for cleaner in self._cleaners:
+            cleaner.stop()
+
+    def _tell(self, image: MetadataImage) -> None:
+        config = with_changes(self._started_with, image.broker_config(self._started_with.node_id))
+        for listener in self._listeners:
+            listener.settings = config.socket_settings()
+        self._log_manager.producer_expiration_ms = config.number("producer.id.expiration.ms")
+        self._log_manager.cordoned = frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs())
+        rate = float(config.given.get(MOVE_RATE, "inf"))
+        self._moves.throttle.set_rate(rate, self._clock.mono_ms())
+        self._housekeeping.reconfigure(config)
+        self._have_compacted(config.cleaner_settings())
+
+    def _have_compacted(self, settings: CleanerSettings) -> None:
+        """What is being compacted is begun anew: at the old pace it might take forever."""
+        if settings == self._cleaner_settings:
+            return
+        self._cleaner_settings = settings
+        self.stop_cleaners()
+        self._cleaners = [HelperCleaner(self._loop, settings.bytes_per_second) for _ in range(settings.threads)]
+        self._compactor.use(self._cleaners, settings.resources)
+        self._compactor.look()

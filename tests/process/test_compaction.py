@@ -212,20 +212,23 @@ def produce(bootstrap: str) -> dict[bytes, bytes]:
     return last
 
 
-def consumed(bootstrap: str) -> tuple[int, dict[bytes, bytes]]:
+def consumed(bootstrap: str) -> tuple[int, dict[bytes | None, bytes | None]]:
     """How many records there are, and the last of each key."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    count, last, before = 0, {}, -1
+    last: dict[bytes | None, bytes | None] = {}
+    count, before = 0, -1
     while True:
         message = consumer.poll(10)
         assert message is not None
-        if message.error() is not None:
-            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+        error, offset = message.error(), message.offset()
+        if error is not None:
+            assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
             consumer.close()
             return count, last
-        assert message.offset() > before
-        before = message.offset()
+        assert offset is not None
+        assert offset > before
+        before = offset
         count += 1
         last[message.key()] = message.value()
 
@@ -252,7 +255,9 @@ def test_a_topic_shrinks_to_its_last_values_while_it_is_served(tmp_path: Path) -
         children = psutil.Process(broker.pid).children
         until(lambda: not children(), "the helper is gone")
     with Broker(data, settings=SETTINGS) as broker:
-        assert consumed(broker.bootstrap) == (count, last)
+        count_again, found = consumed(broker.bootstrap)
+        assert found == last
+        assert count_again <= count, "another compaction may have come between"
 
 
 def test_a_compaction_that_is_too_slow_goes_on_at_another_pace(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ FORMAT   `<20-digit base offset>` and one of the suffixes below. A further `.del
          offsets it covers.
 RULES    1. As Apache Kafka does at its start: `.deleted` and `.cleaned` files go; a `.swap` file takes its place, and
             the segments that it replaces go, unless a `.cleaned` file at or before it shows that the set was not
-            complete. An index without a log goes.
+            complete. An index without a log goes. A `.swap` log that is no log replaces nothing: nobody of ours, nor Kafka,
+            gives that name before all is written.
          2. A directory in which nothing is out of order is listed once and nothing else happens.
          3. Snapshots of the metadata log (`.checkpoint.deleted`) are not ours to delete; every other name that is
             not a segment's is left alone.
@@ -13,6 +14,7 @@ RULES    1. As Apache Kafka does at its start: `.deleted` and `.cleaned` files g
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -25,6 +27,9 @@ INDEXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
 _SNAPSHOT_DELETED = ".checkpoint.deleted"
 _DIGITS = 20
+
+
+_log = logging.getLogger("barnabas.storage")
 
 
 class Layout(NamedTuple):
@@ -82,6 +87,15 @@ def _finish_what_was_begun(disk: Disk, directory: str, names: list[str]) -> None
         swaps.remove(name)
     for name in cleaned:
         remove(name)
+    damaged = {
+        _base(name)
+        for name in swaps
+        if name.endswith(LOG + SWAP) and name.removesuffix(SWAP) in names and not _is_whole(disk, f"{directory}/{name}")
+    }
+    for name in [swap for swap in swaps if _base(swap) in damaged]:
+        _log.warning("Removing %s/%s, which nobody has written to its end; its sources stay", directory, name)
+        remove(name)
+        swaps.remove(name)
     replacing = [name for name in swaps if name.endswith(LOG + SWAP)]
     if replacing:
         start = min(_base(name) for name in replacing)
@@ -99,6 +113,18 @@ def _is_numbered(name: str) -> bool:
 
 def _base(name: str) -> int:
     return int(name[:_DIGITS])
+
+
+def _is_whole(disk: Disk, path: str) -> bool:
+    """Whether a log is batches and nothing else, as their headers say."""
+    file = disk.open(path, write=False)
+    size, position = file.size(), 0
+    while position + BATCH_OVERHEAD <= size:
+        try:
+            position += parse_header(file.pread(BATCH_OVERHEAD, position)).size
+        except KafkaError:
+            return False
+    return position == size
 
 
 def _next_offset(disk: Disk, path: str, base_offset: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from protocol.records import BatchBuilder
 from storage.disk import Disk
 from storage.segments.layout import settle
@@ -51,6 +53,13 @@ def test_an_incomplete_set_counts_for_nothing(tmp_path: Path) -> None:
     """Rule 1: its last file was still to be renamed."""
     path = directory(tmp_path, f0_log=batch(0), f0_log_swap=b"new", f0_index_cleaned=b"", f3_log=batch(3))
     assert left(path) == {".log": batch(0), "3.log": batch(3)}
+
+
+def test_a_set_that_is_no_log_counts_for_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Rule 1: whoever has put it there, the segments are not given up for it."""
+    path = directory(tmp_path, f0_log=batch(0), f0_log_swap=batch(0) + b"?", f0_index_swap=b"", f3_log=batch(3))
+    assert left(path) == {".log": batch(0), "3.log": batch(3)}
+    assert f"{0:020d}.log.swap" in caplog.text
 
 
 def test_what_a_later_group_was_writing_does_no_harm(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 RULES    1. A write is done in line while the directory's queue is empty, the write is not large, the last one was a
             moment ago and recent ones were quick; else by the directory's writer thread, and then later ones queue
             behind it (design D12a).
-         2. Syncs of one directory that wait together are done together, each log once: group commit (design D12b).
+         2. Syncs of one directory are done in rounds, in which all take part that wait (sync_rounds.py).
          3. Threads run system calls over closed inputs, nothing else; every report is delivered on the loop.
          4. Threads start when first needed. A directory has several readers: one that reads many cold megabytes does not
             hold up one that opens a log, and disks like it; not so many that a slow directory fills the process.
@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from queue import SimpleQueue
-from threading import Thread
 
-from replication.work import Done, Run
-from storage.disk import StorageError
+from broker.lanes import Lane, attempt, tell
+from broker.sync_rounds import SyncRounds
+from replication.work import Begin, Done, Run
 
 INLINE_BYTES = 1024 * 1024
 """Larger writes go to the thread: copying them takes the better part of a millisecond."""
@@ -32,72 +31,8 @@ TRUSTED_S = 1.0
 QUICK_IN_A_ROW = 16
 """So many quick writes of the thread bring the directory back in line."""
 
-_Job = tuple[Run, Done]
 
-
-class _Lane:
-    """One thread and its queue; reports go to the loop in batches."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
-        self._loop = loop
-        self._name = name
-        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
-        self._threads: list[Thread] = []
-        self.waiting = 0  # handed in and not yet reported, counted on the loop
-
-    def put(self, run: Run, done: Done) -> None:
-        if not self._threads:
-            self._start()
-        self.waiting += 1
-        self._queue.put((run, done))
-
-    def stop(self) -> None:
-        """Finish what is queued and end the thread."""
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-
-    def _start(self) -> None:
-        thread = Thread(target=self._work, name=self._name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _work(self) -> None:
-        while True:
-            jobs = [self._queue.get()]
-            while not self._queue.empty():
-                jobs.append(self._queue.get())
-            is_last = None in jobs
-            reports = [(job[1], _attempt(job[0])) for job in jobs if job is not None]
-            if reports:
-                self._loop.call_soon_threadsafe(self._report, reports)
-            if is_last:
-                return
-            del jobs, reports  # they hold files open, and the next job may be long in coming
-
-    def _report(self, reports: list[tuple[Done, Exception | None]]) -> None:
-        for done, error in reports:
-            self.waiting -= 1
-            _tell(done, error)
-
-
-def _attempt(run: Run) -> Exception | None:
-    try:
-        run()
-    except Exception as error:  # noqa: BLE001  # rule 5
-        return error
-    return None
-
-
-def _tell(done: Done, error: Exception | None) -> None:
-    if error is not None and not isinstance(error, StorageError):
-        raise error
-    done(error)
-
-
-class _ReaderLane(_Lane):
+class _ReaderLane(Lane):
     """A few threads that take from one queue, one job at a time."""
 
     def put(self, run: Run, done: Done) -> None:
@@ -108,11 +43,11 @@ class _ReaderLane(_Lane):
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
-            self._loop.call_soon_threadsafe(self._report, [(job[1], _attempt(job[0]))])
+            self._loop.call_soon_threadsafe(self._report, [(job[1], attempt(job[0]))])
             del job  # it holds files open, and the next one may be long in coming
 
 
-class _WriterLane(_Lane):
+class _WriterLane(Lane):
     """A writer thread that knows whether its directory has been quick of late."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
@@ -126,9 +61,9 @@ class _WriterLane(_Lane):
         if self.waiting or self._is_slow or size > INLINE_BYTES or started - self._known_s > TRUSTED_S:
             self.put(lambda: self._timed(run, size), done)
             return
-        error = _attempt(run)
+        error = attempt(run)
         self._learn(started, size)
-        _tell(done, error)
+        tell(done, error)
 
     def _timed(self, run: Run, size: int) -> None:
         started = time.monotonic()
@@ -154,10 +89,10 @@ class ThreadWorker:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._writers: dict[str, _WriterLane] = {}
-        self._syncers: dict[str, _Lane] = {}
+        self._syncers: dict[str, SyncRounds] = {}
         self._readers: dict[str, _ReaderLane] = {}
-        self._names: dict[str, _Lane] = {}
-        self._background: dict[str, _Lane] = {}
+        self._names: dict[str, Lane] = {}
+        self._background: dict[str, Lane] = {}
 
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
         """Write `size` bytes in a log directory."""
@@ -166,12 +101,12 @@ class ThreadWorker:
             lane = self._writers[directory] = _WriterLane(self._loop, f"writer {directory}")
         lane.write(size, run, done)
 
-    def sync(self, directory: str, run: Run, done: Done) -> None:
-        """Make something of a log directory durable, in its sync thread."""
+    def sync(self, directory: str, begin: Begin, done: Done) -> None:
+        """Make something of a log directory durable, in the next round of its sync thread."""
         lane = self._syncers.get(directory)
         if lane is None:
-            lane = self._syncers[directory] = _Lane(self._loop, f"syncer {directory}")
-        lane.put(run, done)
+            lane = self._syncers[directory] = SyncRounds(self._loop, f"syncer {directory}")
+        lane.want(begin, done)
 
     def read(self, directory: str, run: Run, done: Done) -> None:
         """Read something of a log directory, in one of its reader threads."""
@@ -184,14 +119,14 @@ class ThreadWorker:
         """Make or rename something in a log directory, in the order of these calls."""
         lane = self._names.get(directory)
         if lane is None:
-            lane = self._names[directory] = _Lane(self._loop, f"names {directory}")
+            lane = self._names[directory] = Lane(self._loop, f"names {directory}")
         lane.put(run, done)
 
     def background(self, directory: str, run: Run, done: Done) -> None:
         """Do something in a log directory that nobody waits for."""
         lane = self._background.get(directory)
         if lane is None:
-            lane = self._background[directory] = _Lane(self._loop, f"background {directory}")
+            lane = self._background[directory] = Lane(self._loop, f"background {directory}")
         lane.put(run, done)
 
     def stop(self) -> None:
@@ -199,7 +134,7 @@ class ThreadWorker:
         for lane in self._lanes():
             lane.stop()
 
-    def _lanes(self) -> list[_Lane]:
+    def _lanes(self) -> list[Lane]:
         return [
             *self._writers.values(),
             *self._syncers.values(),

@@ -219,7 +219,7 @@ class MetadataLog:
         except StorageError as error:
             self._fail(error)
             return
-        self._worker.sync(log.directory, run, partial(self._synced, log.log_end_offset))
+        self._worker.sync(log.directory, lambda: run, partial(self._synced, log.log_end_offset))
 
     def _synced(self, end_offset: int, error: StorageError | None) -> None:
         self._is_syncing = False

@@ -246,7 +246,7 @@ class Moves:
             self._take_place(move, copy)
 
     def _sync(self, move: Move, copy: Log) -> None:
-        end_offset = copy.log_end_offset
+        end_offset, work = copy.log_end_offset, copy.sync_work()
 
         def synced(error: StorageError | None) -> None:
             if error is not None and not copy.is_offline:
@@ -257,7 +257,7 @@ class Moves:
                 move.is_close = False  # much may have come meanwhile
             self._step(move)
 
-        self._worker.sync(move.directory, copy.sync_work(), synced)
+        self._worker.sync(move.directory, lambda: work, synced)
 
     def _wait_for_others(self, move: Move) -> None:
         """Come again behind all that is under way in both directories."""
@@ -331,7 +331,7 @@ def _in_turn(worker: Worker, directory: str, then: Callable[[StorageError | None
     """Call `then` behind the names, writes and syncs of a directory that are waiting now."""
 
     def sync(_: StorageError | None) -> None:
-        worker.sync(directory, _nothing, then)
+        worker.sync(directory, lambda: _nothing, then)
 
     def write(_: StorageError | None) -> None:
         worker.write(directory, 0, _nothing, sync)

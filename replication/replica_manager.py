@@ -5,7 +5,8 @@ RULES    1. What is here follows from the metadata image alone: `apply` makes, c
          2. An append is prepared, written through the Worker, committed, synced when its topic wants that, and
             acknowledged (design D12a, D12b). Appends to one partition are committed in the order of their
             preparation; `done` is called once, often before `append` returns.
-         3. Of one partition at most one sync runs; what is committed meanwhile is covered by the next (group commit).
+         3. All partitions of a directory that want a sync share its rounds: what is committed until a round begins is
+            covered by it, what is committed meanwhile by the next (group commit).
          4. A StorageError takes its log directory offline: all its partitions answer KAFKA_STORAGE_ERROR from
             then on, also to those who wait. Other directories go on.
          5. Nothing here waits for the disk: what a look would wait for is done by a reader thread (`await_disk`), and
@@ -27,7 +28,7 @@ from protocol.errors import ErrorCode, KafkaError
 from replication.image import Changes, MetadataImage, PartitionState, ResourceType, TopicImage
 from replication.partition import FetchPosition, Partition, Reader
 from replication.purgatory import Purgatory
-from replication.work import Worker
+from replication.work import Run, Worker
 from storage.blocking import WouldBlock
 from storage.changes import Change
 from storage.disk import StorageError
@@ -349,27 +350,12 @@ class ReplicaManager:
             done(verdict, None if verdict else info, None)
 
     def sync(self, partition: Partition) -> None:
-        """Make a partition's log durable: start a sync unless one runs (rule 3)."""
+        """Make a partition's log durable: in the next round of its directory, unless it waits for one (rule 3)."""
         if partition.is_syncing or partition.is_offline:
             return
-        log = partition.log
-        try:
-            end_offset = log.log_end_offset
-            work = log.sync_work()
-        except StorageError as error:
-            self.directory_failed(log.directory, error)
-            return
         partition.is_syncing = True
-        self._worker.sync(log.directory, work, lambda error: self._synced(partition, end_offset, error))
-
-    def _synced(self, partition: Partition, end_offset: int, error: StorageError | None) -> None:
-        partition.is_syncing = False
-        if error is not None:
-            self.directory_failed(partition.log.directory, error)
-        if partition.is_offline:
-            return
-        partition.log.flushed(end_offset)
-        partition.own_end_moved()  # which wants another sync if so much was appended meanwhile
+        sync = _PartitionSync(self, partition)
+        self._worker.sync(partition.log.directory, sync.begin, sync.done)
 
     # ------------------------------------------------------------ reading
     def read(
@@ -535,6 +521,41 @@ class ReplicaManager:
                     self.on_leadership(partition)
         if is_news and self.on_directory_failed is not None:
             self.on_directory_failed(directory, error)
+
+
+class _PartitionSync:
+    """One partition's part in a round of syncs."""
+
+    __slots__ = ("_end_offset", "_partition", "_replicas")
+
+    def __init__(self, replicas: ReplicaManager, partition: Partition) -> None:
+        self._replicas = replicas
+        self._partition = partition
+        self._end_offset = 0
+
+    def begin(self) -> Run:
+        """What is to be done, now that the round begins."""
+        log = self._partition.log
+        if not log.is_open:  # its directory failed, or it was deleted, while it waited
+            return _nothing
+        try:
+            work = log.sync_work()
+            self._end_offset = log.log_end_offset
+        except StorageError as error:
+            self._replicas.directory_failed(log.directory, error)
+            return _nothing
+        return work
+
+    def done(self, error: StorageError | None) -> None:
+        """The round is over."""
+        partition = self._partition
+        partition.is_syncing = False
+        if error is not None:
+            self._replicas.directory_failed(partition.log.directory, error)
+        if partition.is_offline:
+            return
+        partition.log.flushed(self._end_offset)
+        partition.own_end_moved()  # which wants another sync if so much was appended meanwhile
 
 
 def _nothing() -> None:

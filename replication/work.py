@@ -17,6 +17,7 @@ from typing import Protocol
 from storage.disk import StorageError
 
 Run = Callable[[], None]
+Begin = Callable[[], Run]
 Done = Callable[[StorageError | None], None]
 
 
@@ -26,8 +27,12 @@ class Worker(Protocol):
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
         """Write `size` bytes in a log directory: in line while that is quick, else in its writer thread."""
 
-    def sync(self, directory: str, run: Run, done: Done) -> None:
-        """Make something of a log directory durable; never in line with the caller."""
+    def sync(self, directory: str, begin: Begin, done: Done) -> None:
+        """Make something of a log directory durable, together with all else that waits for it; never in line.
+
+        `begin` is called when that begins, on the thread of the state machines, and gives what is to be done: often a
+        `Sync`. So it covers what was written while it waited.
+        """
 
     def read(self, directory: str, run: Run, done: Done) -> None:
         """Read something of a log directory that is not at hand; never in line with the caller."""
@@ -46,9 +51,9 @@ class InlineWorker:
         """Write at once."""
         _run_and_report(run, done)
 
-    def sync(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002
+    def sync(self, directory: str, begin: Begin, done: Done) -> None:  # noqa: ARG002
         """Sync at once."""
-        _run_and_report(run, done)
+        _run_and_report(begin(), done)
 
     def read(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002
         """Read at once."""

@@ -8,7 +8,8 @@ RULES    1. Every failure of the system leaves here as `StorageError`, a sentenc
          5. Mappings are for reading only, and are closed before their file is cut: touching a page beyond the end
             would be SIGBUS, a store that finds the disk full too.
          6. `sync` is data and size (fdatasync); a name is durable after `sync_dir` of its directory.
-         7. `is_resident` and `pread_if_resident` never wait, and are for one thread, that of the state machines. What they
+         7. `sync_together` syncs many plain files at a time; a kind of file that syncs in a way of its own is asked itself.
+         8. `is_resident` and `pread_if_resident` never wait, and are for one thread, that of the state machines. What they
             tell may be untrue a moment later, when memory is short (docs/decisions/0014-reads-never-block-the-loop.md).
 NOT HERE When to sync (log.py), and what the bytes mean. Tests and simulations bring a `Disk` of their own: subclass
          it and override `open`, or `File` and its two system calls.
@@ -21,9 +22,10 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from storage.parallel_sync import CAPACITY, UNTRIED, SyncQueue
 from storage.residency import Residency
 
 Buffer = bytes | bytearray | memoryview
@@ -256,6 +258,7 @@ class Disk:
     def __init__(self) -> None:
         self._held: set[int] = set()
         self.residency = Residency()
+        self._sync_queues: list[SyncQueue] = []  # idle ones, for the threads that wait
         self._nowhere: int | None = None
 
     @property
@@ -380,6 +383,29 @@ class Disk:
         finally:
             directory.close()
 
+    def sync_queue(self) -> SyncQueue | None:
+        """A queue for syncs that the kernel does for who may not wait; None where the system has none."""
+        return SyncQueue.open()
+
+    def sync_together(self, files: Sequence[File]) -> dict[File, StorageError]:
+        """Make the data and sizes of many files durable; what failed, and that is final."""
+        plain = [file for file in files if is_plain(file)]
+        failures = sync_results([file for file in files if not is_plain(file)], [])
+        for start in range(0, len(plain), CAPACITY):
+            some = plain[start : start + CAPACITY]
+            failures |= sync_results(some, self._sync_at_a_time(some))
+        return failures
+
+    def _sync_at_a_time(self, files: Sequence[File]) -> list[int]:
+        queue = None
+        if len(files) > 1:
+            queue = self._sync_queues.pop() if self._sync_queues else self.sync_queue()
+        if queue is None or not queue.begin([file.fileno() for file in files]):
+            return []
+        numbers = queue.wait()
+        self._sync_queues.append(queue)
+        return numbers
+
     def sync_all(self, path: str, write_out: Callable[[], None]) -> None:
         """Call `write_out`, then make everything durable that it wrote anywhere on the file system of `path`.
 
@@ -426,6 +452,26 @@ class Disk:
         with _reported("ask the size of", path):
             figures = os.statvfs(path)
         return figures.f_blocks * figures.f_frsize
+
+
+def is_plain(file: File) -> bool:
+    """Whether the kernel may sync it in place of its own method."""
+    return type(file).sync is File.sync
+
+
+def sync_results(files: Sequence[File], numbers: Sequence[int]) -> dict[File, StorageError]:
+    """What failed of what a queue has done, if one has; the syncs that it left untried are done now."""
+    failures: dict[File, StorageError] = {}
+    for place, file in enumerate(files):
+        number = numbers[place] if numbers else UNTRIED
+        if number == UNTRIED:
+            try:
+                file.sync()
+            except StorageError as error:
+                failures[file] = error
+        elif number:
+            failures[file] = StorageError("sync", file.path, OSError(number, os.strerror(number)))
+    return failures
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

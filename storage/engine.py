@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from protocol.records import BatchHeader, FileRegion
 from storage.changes import Later
+from storage.disk import File
 from storage.log_config import LogConfig
 
 Buffer = bytes | bytearray | memoryview
@@ -95,10 +96,15 @@ class Reservation:
 
 
 class SyncWork(NamedTuple):
-    """Closed-over work for a thread; when it returns, all before `end_offset` survives a loss of power."""
+    """Open files for a thread to sync; when it has, all before `end_offset` survives a loss of power."""
 
     end_offset: int
-    run: Callable[[], None]
+    files: Sequence[File]
+
+    def run(self) -> None:
+        """Sync them, one after the other."""
+        for file in self.files:
+            file.sync()
 
 
 Visit = Callable[[Buffer, int, BatchHeader], None]

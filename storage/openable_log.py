@@ -32,6 +32,7 @@ from storage.partition_directory import names_sync
 from storage.producers import ProducerState
 from storage.recovery import OpenParts, open_parts
 from storage.snapshots import Snapshots
+from storage.syncs import Sync
 
 NEVER_CLEANED: Final = -1
 
@@ -398,27 +399,19 @@ class OpenableLog:
             or self.unflushed_messages >= config.flush_messages
         )
 
-    def sync_work(self) -> Callable[[], None]:
+    def sync_work(self) -> Sync:
         """What makes the log durable up to its present end; say `flushed` with that end when it has succeeded."""
         engine = self.open()
         self._settling[engine.end_offset] = self._undecided_from(engine)
-        works = [engine.collect_sync().run, self._epochs.collect_write(), self._snapshots.collect_sync()]
+        files = engine.collect_sync().files
+        steps = [self._epochs.collect_write(), self._snapshots.collect_sync()]
         if not self._is_named_durably:
             self._is_named_durably = True
-            works.append(names_sync(self._disk, self.directory, self.path))
+            steps.append(names_sync(self._disk, self.directory, self.path))
         self._appends.has_rolled = False
         self._unflushed_since_ms = -1
-
-        def run() -> None:
-            try:
-                for work in works:
-                    if work is not None and not self.is_offline:
-                        work()
-            except StorageError:
-                if not self.is_offline:  # else the log was deleted while the thread was at work
-                    raise
-
-        return run
+        # Not wanted any more: the directory failed, or the log was deleted while the thread was at work.
+        return Sync(self._disk, files, [step for step in steps if step is not None], lambda: not self.is_offline)
 
     def flushed(self, end_offset: int) -> None:
         """All before `end_offset` is durable: a sync work made when the log ended there has succeeded."""

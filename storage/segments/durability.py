@@ -82,12 +82,7 @@ class Durability:
         if self._has_new_names:
             self._has_new_names = False
             files.append(self._disk.open_directory(directory))
-
-        def run() -> None:
-            for file in files:
-                file.sync()
-
-        return SyncWork(end_offset, run)
+        return SyncWork(end_offset, files)
 
     def done(self, end_offset: int) -> None:
         """The sync with this end has succeeded; those begun before it count with it."""

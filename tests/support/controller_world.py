@@ -29,7 +29,7 @@ from replication.formatting import (
 from replication.image import Changes, Endpoint, MetadataImage
 from replication.metadata_log import MetadataLog, open_metadata_log
 from replication.metadata_records import MetadataBatch, read_batches
-from replication.work import Done, Run
+from replication.work import Begin, Done, Run
 from storage.disk import Disk, StorageError
 from storage.engine import Engine
 from storage.log_config import LogConfig
@@ -67,8 +67,8 @@ class HeldWorker:
     def background(self, directory: str, run: Run, done: Done) -> None:
         raise AssertionError("nothing of the metadata log is in no hurry")
 
-    def sync(self, directory: str, run: Run, done: Done) -> None:
-        self.syncs.append((run, done))
+    def sync(self, directory: str, begin: Begin, done: Done) -> None:
+        self.syncs.append((begin(), done))
         if not self.is_held:
             self.let_through()
 

@@ -41,7 +41,7 @@ from replication.moves import Moves
 from replication.partition import Partition
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
-from replication.work import Done, InlineWorker, Run, Worker
+from replication.work import Begin, Done, InlineWorker, Run, Worker
 from storage.blocking import WouldBlock
 from storage.disk import Disk, StorageError
 from storage.log_config import LogConfig
@@ -67,8 +67,8 @@ class HeldWorker:
         else:
             self.writes.append((run, done))
 
-    def sync(self, directory: str, run: Run, done: Done) -> None:
-        self.syncs.append((run, done))
+    def sync(self, directory: str, begin: Begin, done: Done) -> None:
+        self.syncs.append((begin(), done))
 
     def read(self, directory: str, run: Run, done: Done) -> None:
         if self.holds_reads:

@@ -432,7 +432,7 @@ class ScatteredEngine:
     def collect_sync(self) -> SyncWork:
         """Sync the one file."""
         self._syncing.append([self._end, self._end])
-        return SyncWork(self._end, self._store.file.sync)
+        return SyncWork(self._end, [self._store.file])
 
     def mark_flushed(self, end_offset: int) -> None:
         """That much is durable."""

@@ -56,7 +56,7 @@ Put = Callable[[ThreadWorker, Run, Done], None]
 LANES: dict[str, Put] = {
     "read": lambda worker, run, done: worker.read("data", run, done),
     "write": lambda worker, run, done: worker.write("data", 2**30, run, done),
-    "sync": lambda worker, run, done: worker.sync("data", run, done),
+    "sync": lambda worker, run, done: worker.sync("data", lambda: run, done),
     "background": lambda worker, run, done: worker.background("data", run, done),
 }
 

@@ -11,7 +11,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.messages.stored import BrokerRegistrationChangeRecord
 from protocol.records import BatchBuilder
-from replication.work import Done, Run
+from replication.work import Begin, Done, Run
 from storage.disk import Disk, StorageError
 from storage.future_logs import COMPLETE, FUTURE, copy_of
 from storage.log import Log
@@ -33,10 +33,13 @@ class Turns:
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
         self.work.append((directory, run, done))
 
-    def sync(self, directory: str, run: Run, done: Done) -> None:
+    def sync(self, directory: str, begin: Begin, done: Done) -> None:
+        self.read(directory, begin(), done)
+
+    def read(self, directory: str, run: Run, done: Done) -> None:
         self.work.append((directory, run, done))
 
-    read = name = background = sync
+    name = background = read
 
     def turn(self) -> None:
         """Do the next piece."""

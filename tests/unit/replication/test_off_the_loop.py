@@ -15,7 +15,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.records import BatchBuilder
-from replication.work import Done, Run
+from replication.work import Begin, Done, Run
 from storage.disk import Buffer, Disk, File, StorageError
 from storage.log import Origin
 from tests.support.replica_world import World
@@ -88,8 +88,8 @@ class Lanes:
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
         self._put("write", directory, run, done)
 
-    def sync(self, directory: str, run: Run, done: Done) -> None:
-        self._put("sync", directory, run, done)
+    def sync(self, directory: str, begin: Begin, done: Done) -> None:
+        self._put("sync", directory, begin(), done)
 
     def read(self, directory: str, run: Run, done: Done) -> None:
         self._put("read", directory, run, done)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.handlers.router import Handler, Pending, RequestContext, Router, Shortcut
 from broker.network.exchange import CloseConnection, ConnectionInfo
@@ -27,6 +27,8 @@ from protocol.messages.metadata import ApiVersionsRequest
 from protocol.schema import Message, blank, carries
 
 _log = logging.getLogger("barnabas.dispatch")
+
+_KIND_BYTES: Final = 2  # a frame begins with the API key
 
 
 class _Entry(NamedTuple):
@@ -44,11 +46,12 @@ class _Entry(NamedTuple):
 class PendingParts:
     """A pending answer with what turns it into parts."""
 
-    __slots__ = ("_encode", "_pending")
+    __slots__ = ("_encode", "_kind", "_pending")
 
-    def __init__(self, pending: Pending, encode: Callable[[Message], list[Part]]) -> None:
+    def __init__(self, pending: Pending, encode: Callable[[Message], list[Part]], frame: bytearray) -> None:
         self._pending = pending
         self._encode = encode
+        self._kind = frame[:_KIND_BYTES]
 
     def deliver_to(self, deliver: Callable[[list[Part] | None], None], close: Callable[[str], None]) -> None:
         """Call `deliver` with the parts, or `close` with a reason, now or when the answer comes."""
@@ -60,6 +63,10 @@ class PendingParts:
     def cancel(self) -> None:
         """Nobody will read the answer."""
         self._pending.cancel()
+
+    def lets_begin(self, frame: bytearray) -> bool:
+        """Whether a later frame holds a request of the same kind, and that may be begun."""
+        return self._pending.lets_next_begin and frame.startswith(self._kind)
 
 
 class Dispatcher:
@@ -106,7 +113,7 @@ class Dispatcher:
         if answer is None or isinstance(answer, list):
             return answer
         if isinstance(answer, Pending):
-            return PendingParts(answer, lambda message: _encode(entry, correlation_id, message))
+            return PendingParts(answer, lambda message: _encode(entry, correlation_id, message), frame)
         return _encode(entry, correlation_id, answer)
 
     def _find(self, api_key: int, api_version: int) -> _Entry | None:

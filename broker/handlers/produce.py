@@ -343,7 +343,7 @@ class _Produce:
                     raise CloseConnection(self._reason())
                 return None
             return self._answer()
-        self._pending = Pending(self._cancelled)
+        self._pending = Pending(self._cancelled, lets_next_begin=True)  # the appends keep their order
         if self._acks != ACKS_NONE:
             deadline_mono_ms = self._ctx.mono_ms + max(0, timeout_ms)
             self._deadline = self._handler.deadlines.schedule(deadline_mono_ms, self._expire)

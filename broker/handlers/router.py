@@ -55,12 +55,18 @@ class Pending:
 
     `complete` may come before the Pending is returned. When the connection goes away first, `on_cancel` is called
     and a later `complete` is ignored.
+
+    Args:
+        on_cancel: told once that nobody will read the answer.
+        lets_next_begin: whether the connection's next request, if it is of the same kind, may be begun meanwhile: all
+            that depends on their order has been done.
     """
 
-    __slots__ = ("_answer", "_close", "_close_reason", "_deliver", "is_done", "on_cancel")
+    __slots__ = ("_answer", "_close", "_close_reason", "_deliver", "is_done", "lets_next_begin", "on_cancel")
 
-    def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
+    def __init__(self, on_cancel: Callable[[], None] | None = None, *, lets_next_begin: bool = False) -> None:
         self.on_cancel = on_cancel
+        self.lets_next_begin = lets_next_begin
         self.is_done = False
         self._answer: Message | None = None
         self._deliver: Callable[[Message | None], None] | None = None

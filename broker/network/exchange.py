@@ -1,6 +1,7 @@
 """What crosses between a connection and whoever answers its requests (seam 3).
 
-RULES    1. A frame is answered at once with parts, never (None), or later (`Later`); a connection has one in work.
+RULES    1. A frame is answered at once with parts, never (None), or later (`Later`); a connection has one in work, and behind
+            it such as that one lets begin.
 NOT HERE What a frame means (`handlers/`), how parts leave (`sender.py`).
 """
 
@@ -57,6 +58,9 @@ class Later(Protocol):
 
     def cancel(self) -> None:
         """Nobody will read the answer."""
+
+    def lets_begin(self, frame: bytearray) -> bool:
+        """Whether the request in a later frame of the connection may be begun before this answer has come."""
 
 
 Dispatch = Callable[[bytearray, ConnectionInfo, int], "list[Part] | Later | None"]

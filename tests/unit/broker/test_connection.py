@@ -83,6 +83,13 @@ class FakeWire:
         self.is_closed = self.is_reset = True
 
 
+class Later(Pending):
+    """An answer that comes later; it lets requests be begun that begin with "overlapping", if its own does."""
+
+    def lets_begin(self, frame):
+        return self.lets_next_begin and frame.startswith(b"overlapping")
+
+
 class World:
     """One connection; each frame's first byte says how it is answered."""
 
@@ -98,14 +105,14 @@ class World:
 
     def dispatch(self, frame, info, mono_ms):
         body = bytes(frame)
-        if body.startswith(b"later"):
-            self.pending[body] = Pending()
+        if body.startswith((b"later", b"overlapping")) and not body.endswith((b" broken", b" close", b" now")):
+            self.pending[body] = Later(lets_next_begin=body.startswith(b"overlapping"))
             return self.pending[body]
         if body.startswith(b"never"):
             return None
-        if body.startswith(b"broken"):
+        if body.endswith(b"broken"):
             raise MalformedRequest("broken on purpose")
-        if body.startswith(b"close"):
+        if body.endswith(b"close"):
             raise CloseConnection("closed on purpose")
         if body.startswith(b"mute"):
             info.muted_until_mono_ms = mono_ms + 5000
@@ -194,7 +201,7 @@ def test_the_end_of_what_was_held_leaves_with_the_answer_that_came_meanwhile() -
 def test_an_answer_that_is_there_already_is_sent_at_once() -> None:
     """seeds.md Z4: a Pending may be completed before it is returned."""
     world = World()
-    done = Pending()
+    done = Later()
     done.complete([b"done;"])
     world.dispatch = None
     world.connection._dispatch = lambda frame, info, mono_ms: done
@@ -291,3 +298,86 @@ def test_what_leads_to_no_sending_is_followed_by_another_look(stream: bytes) -> 
     world.wire.is_reset_by_peer = True
     world.loop.run_soon()
     assert world.wire.is_closed
+
+
+def test_requests_that_may_be_begun_meanwhile_are_and_their_answers_leave_in_order_and_together() -> None:
+    """Rules 1 and 7: a producer's requests wait for the same sync, and nothing else is begun behind them."""
+    world = World()
+    world.receive(b"overlapping1", b"overlapping2", b"overlapping3", b"other")
+    assert list(world.pending) == [b"overlapping1", b"overlapping2", b"overlapping3"]
+    world.pending[b"overlapping2"].complete([b"2;"])
+    world.loop.run_soon()
+    assert world.wire.sent == b""
+    world.pending[b"overlapping1"].complete([b"1;"])
+    world.pending[b"overlapping3"].complete([b"3;"])
+    world.loop.run_soon()
+    assert (world.wire.sent, world.wire.sends) == (b"1;2;3;other;", 2)
+
+
+def test_a_request_that_waits_without_letting_others_begin_is_alone() -> None:
+    """Rule 1: the first says who may be begun, and one of another kind waits until all are answered."""
+    world = World()
+    world.receive(b"later", b"overlapping")
+    assert list(world.pending) == [b"later"]
+    world.pending[b"later"].complete([b"later;"])
+    world.loop.run_soon()
+    world.receive(b"later2")
+    assert list(world.pending) == [b"later", b"overlapping"]
+
+
+@pytest.mark.parametrize("last", [b"overlapping broken", b"overlapping close"])
+def test_the_connection_ends_when_it_is_the_turn_of_who_ends_it(last: bytes) -> None:
+    """Rules 1 and 5: what was begun before is answered, nothing behind is begun."""
+    world = World()
+    world.receive(b"overlapping1", last, b"overlapping2")
+    assert list(world.pending) == [b"overlapping1"]
+    assert not world.wire.is_closed
+    world.pending[b"overlapping1"].complete([b"1;"])
+    world.loop.run_soon()
+    assert (world.wire.sent, world.wire.is_closed) == (b"1;", True)
+
+
+def test_an_answer_at_once_waits_for_those_before_it() -> None:
+    """Rule 1: a refusal is known at once, what it follows is not."""
+    world = World()
+    world.receive(b"overlapping1", b"overlapping now")
+    assert world.wire.sent == b""
+    world.pending[b"overlapping1"].complete([b"1;"])
+    world.loop.run_soon()
+    assert world.wire.sent == b"1;overlapping now;"
+
+
+@pytest.mark.parametrize("size", [14, 300_000])
+def test_few_requests_are_in_work_at_a_time(size: int) -> None:
+    """docs/limits.md: by their number and by their bytes; then frames wait, and then the socket."""
+    world = World()
+    most = min(module._IN_WORK, module._IN_WORK_BYTES // size)
+    bodies = [b"overlapping" + b"%d" % number + b"." * size for number in range(most + 2 * module._WAITING_FRAMES)]
+    while world.loop.readers:
+        world.receive(bodies.pop()[:size])
+    assert len(world.pending) == most
+
+
+def test_a_peer_that_leaves_cancels_all_that_waits() -> None:
+    world = World()
+    world.receive(b"overlapping1", b"overlapping2")
+    cancelled = []
+    for name, pending in world.pending.items():
+        pending.on_cancel = lambda name=name: cancelled.append(name)
+    world.receive_bytes(b"")
+    assert cancelled == [b"overlapping1", b"overlapping2"]
+
+
+def test_a_mute_among_several_answers_holds_for_the_next_request() -> None:
+    """Rule 4."""
+    world = World()
+    world.receive(b"overlapping1", b"overlapping2")
+    world.info.muted_until_mono_ms = module.time.monotonic_ns() // 1_000_000 + 5000
+    for pending in world.pending.values():
+        pending.complete([b"x;"])
+    world.loop.run_soon()
+    world.receive(b"next")
+    assert world.wire.sent == b"x;x;"
+    ((_, go_on),) = world.loop.later
+    go_on()
+    assert world.wire.sent == b"x;x;next;"

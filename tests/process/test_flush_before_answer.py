@@ -1,0 +1,75 @@
+"""With flush.messages=1 no answer leaves before its records are on disk, seen from outside (design D12b)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from barnabas.embedded import Broker
+from protocol.messages.produce_fetch import ProduceRequest
+from tests.support.loading import create, produce_request
+from tests.support.raw_client import RawClient
+from tests.support.replica_world import batch
+from tests.support.system_calls import Call, needs_strace, watched
+
+WRITE, SYNC, BEGIN_SYNCS, END_SYNCS = "pwrite64", "fdatasync", "io_submit", "io_getevents"
+SENDS = ("sendto", "sendmsg")
+ROUNDS = 20
+_LOG = re.compile(r"\d+<([^>]+\.log)>")
+
+
+def request(topic: str, partition: int) -> ProduceRequest:
+    made = produce_request({topic: [bytes(batch())]})
+    made.topic_data[0].partition_data[0].index = partition
+    return made
+
+
+def synced_before_answered(calls: list[Call], answer_size: int) -> list[tuple[int, int]]:
+    """For every sending, how many answers had left then, and how many writes had been synced before it."""
+    unsynced: list[str] = []
+    under_way: list[str] = []
+    written = ended = sent = 0
+    found = []
+    for call in calls:
+        paths = _LOG.findall(call.arguments)
+        if call.name == WRITE:
+            written += len(paths)
+            unsynced += paths
+        elif call.name == SYNC and call.result == 0:
+            unsynced = [path for path in unsynced if path not in paths]
+        elif call.name == BEGIN_SYNCS and call.result > 0:
+            assert len(paths) == call.result
+            under_way += paths
+        elif call.name == END_SYNCS and call.result > 0:
+            ended += call.result
+            if ended == len(under_way):
+                unsynced = [path for path in unsynced if path not in under_way]
+                under_way, ended = [], 0
+        elif call.name in SENDS and call.is_on_socket:
+            sent += call.result // answer_size
+            found.append((sent, written - len(unsynced)))
+    return found
+
+
+@needs_strace
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_every_answer_leaves_behind_the_sync_of_its_records(tmp_path: Path, partitions: int) -> None:
+    """Of one partition, and of several whose requests wait together on one connection."""
+    with Broker(tmp_path / "data") as broker, RawClient(broker.bootstrap) as client:
+        create(client, "t", partitions=partitions, flush_messages=1)
+        requests = [request("t", partition) for partition in range(partitions)]
+        for one in requests:
+            client.ask(one, 9)
+        names = (WRITE, SYNC, BEGIN_SYNCS, END_SYNCS, *SENDS)
+        with watched(broker.pid, names, tmp_path / "trace", shown=partitions) as calls:
+            for _ in range(ROUNDS):
+                for one in requests:
+                    client.send(one, 9)
+                for one in requests:
+                    assert client.receive(one, 9).responses[0].partition_responses[0].error_code == 0
+    sizes = [call.result for call in calls if call.name in SENDS and call.is_on_socket]
+    found = synced_before_answered(calls, min(sizes))
+    assert found[-1] == (ROUNDS * partitions, ROUNDS * partitions)
+    assert all(sent <= synced for sent, synced in found)

@@ -3,7 +3,8 @@
 FORMAT   gzip    RFC 1952, members may follow one another
          snappy  xerial's stream: 82 "SNAPPY" 00, i32 version 1, i32 compatible 1, then per chunk
                  i32 length and one raw snappy block of at most 32 KiB; a bare raw block is read too
-         lz4     LZ4 frame, independent blocks of 64 KiB (Kafka's Java reader knows no linked blocks)
+         lz4     LZ4 frame, independent blocks of 64 KiB (Kafka's Java reader knows no linked blocks). As in Kafka the
+                 default level, 9, is the fast compressor and every other one, 1 too, the thorough one
          zstd    RFC 8878
 RULES    1. Decompression never makes more than `max_bytes`, and never allocates much more than it has made:
             a declared size is checked before it is believed.
@@ -29,7 +30,9 @@ XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_CHUNK_BYTES: Final = 32 * 1024
 GZIP_WINDOW_BITS: Final = 31
 GZIP_DEFAULT_LEVEL: Final = -1
-LZ4_DEFAULT_LEVEL: Final = 1
+LZ4_DEFAULT_LEVEL: Final = 9
+LZ4_FAST: Final = 1
+LZ4_LEAST_THOROUGH: Final = 3
 ZSTD_DEFAULT_LEVEL: Final = 3
 FIRST_GUESS_BYTES: Final = 8 * 1024
 OUTPUT_IS_FULL: Final = "failed to write whole buffer"
@@ -56,7 +59,9 @@ def compress(kind: int, data: Buffer, level: int | None = None) -> Buffer:
         return _compress_xerial(data)
     if kind == Compression.LZ4:
         frame = lz4.Compressor(
-            level=LZ4_DEFAULT_LEVEL if level is None else level, content_checksum=False, block_linked=False
+            level=LZ4_FAST if level in (None, LZ4_DEFAULT_LEVEL) else max(level, LZ4_LEAST_THOROUGH),
+            content_checksum=False,
+            block_linked=False,
         )
         frame.compress(bytes(data))
         return bytes(frame.finish())

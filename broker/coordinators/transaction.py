@@ -121,7 +121,6 @@ class Transaction(NamedTuple):
             partitions=frozenset(),
             previous_producer_id=self.producer_id,
             next_producer_id=NO_PRODUCER_ID,
-            client_version=WITHOUT_BUMPS,
         )
 
     def extended(self, partitions: frozenset[TopicPartition], version: int, wall_ms: int) -> Transaction:
@@ -171,4 +170,6 @@ class Transaction(NamedTuple):
 
 def first(transactional_id: str, producer_id: int, timeout_ms: int, wall_ms: int) -> Transaction:
     """What the first producer of a transactional id begins with."""
-    return Transaction(transactional_id, producer_id, 0, timeout_ms, State.EMPTY, wall_ms)
+    return Transaction(
+        transactional_id, producer_id, 0, timeout_ms, State.EMPTY, wall_ms, previous_producer_id=producer_id
+    )

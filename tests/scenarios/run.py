@@ -10,7 +10,8 @@ FORMAT   # ...                              a remark
          ! SETTING=VALUE ...                  first of all: what differs from `SETTINGS`
 RULES    1. Expected lines follow their command at once: the actor's own answer first, then those of others by name.
          2. Member ids are shown as ACTOR-1, ACTOR-2, ... in the order in which they appear, and may be named so.
-         3. Topic ids are written and shown as id('NAME').
+         3. Topic ids are written and shown as id('NAME'), producer ids as pid(1), pid(2), ... in the order in which they
+            appear; a time is shown as 1.
          4. What a map of Java puts in no certain order (members, groups, partitions) is shown sorted.
          5. To see that nobody answers takes time, in every world as much: `OWN_MS` for the one who asked, `OTHERS_MS`
             for everyone else who waits. A scenario's timeouts must be longer than that.
@@ -27,6 +28,7 @@ from typing import Any, Protocol
 from protocol.api import APIS
 from protocol.errors import ErrorCode
 from protocol.messages.groups import ListGroupsResponse
+from protocol.messages.transactions import ListTransactionsResponse
 from protocol.schema import EMPTY, Message, fields_of
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -46,19 +48,33 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "protocols": [{"name": "range", "metadata": b""}],
     },
     "SyncGroup": {"assignments": [], "protocol_type": "consumer", "protocol_name": "range"},
+    "InitProducerId": {"transaction_timeout_ms": 60_000},
+    "TxnOffsetCommit": {"committed_metadata": ""},
+    "ListTransactions": {"state_filters": [], "producer_id_filters": []},
     "OffsetCommit": {"generation_id_or_member_epoch": -1, "member_id": "", "committed_metadata": ""},
 }
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
     "offsets.topic.num.partitions": 5,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
 }
 """What holds in every scenario that does not say otherwise; the rest is as in Kafka."""
 
 OWN_MS = 250
 OTHERS_MS = 60
 
-_SORTED = {"members": "member_id", "groups": "group_id", "results": "group_id", "partitions": "partition_index"}
+_SORTED = {
+    "members": "member_id",
+    "groups": "group_id",
+    "results": "group_id",
+    "partitions": "partition_index",
+    "results_by_partition": "partition_index",
+    "results_by_topic_v3_and_below": "name",
+    "topic_results": "name",
+    "results_by_transaction": "transactional_id",
+    "transaction_states": "transactional_id",
+}
 
 
 def settings_of(text: str) -> dict[str, int]:
@@ -93,6 +109,7 @@ class Names:
         self._real: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self._topics: dict[bytes, str] = {}
+        self._producers: dict[int, int] = {}
 
     def show(self, value: str) -> str:
         """A string for the transcript."""
@@ -111,6 +128,14 @@ class Names:
     def real(self, value: str) -> str:
         """A string of a scenario as the broker knows it."""
         return self._real.get(value, value)
+
+    def show_producer(self, producer_id: int) -> str:
+        """A producer id for the transcript."""
+        return f"pid({self._producers.setdefault(producer_id, len(self._producers) + 1)})"
+
+    def producer(self, number: int) -> int:
+        """The producer id that is shown with this number; one that nobody has for a number not shown yet."""
+        return next((known for known, shown in self._producers.items() if shown == number), 2**62 + number)
 
     def topic(self, name: str) -> bytes:
         """The id of a topic."""
@@ -208,6 +233,8 @@ class Runner:
         assert isinstance(node.func, ast.Name)
         if node.func.id == "id":
             return self._names.topic(self._value(node.args[0]))
+        if node.func.id == "pid":
+            return self._names.producer(self._value(node.args[0]))
         return {str(keyword.arg): self._value(keyword.value) for keyword in node.keywords}
 
     # ---- answers
@@ -216,15 +243,24 @@ class Runner:
         self._waiting.discard(actor)
         if isinstance(answer, ListGroupsResponse):
             answer.groups = [group for group in answer.groups if group.group_id in self._named]
+        if isinstance(answer, ListTransactionsResponse):
+            answer.transaction_states = [
+                known for known in answer.transaction_states if known.transactional_id in self._named
+            ]
         return f"< {actor} {self._fields(answer)}".rstrip()
 
     def _fields(self, message: Message) -> str:
         shown = []
         for field in fields_of(type(message)):
             value = getattr(message, field.name)
-            if field.name == "error_code":
+            if field.name.endswith("error_code"):
                 if value or not _has_error_below(message):
                     shown.append(f"error={ErrorCode(value).name}")
+            elif field.name == "producer_id" and value >= 0:
+                if not getattr(message, "error_code", 0):
+                    shown.append(f"producer_id={self._names.show_producer(value)}")
+            elif field.name == "transaction_start_time_ms" and value > 0:
+                shown.append("transaction_start_time_ms=1")
             elif value != (field.default if field.default is not EMPTY else []):
                 shown.append(f"{field.name}={self._show_value(field.name, value)}")
         return " ".join(shown)
@@ -235,7 +271,7 @@ class Runner:
         if isinstance(value, bytes | bytearray | memoryview):
             return self._names.show_bytes(bytes(value))
         if isinstance(value, list):
-            items = value
+            items = sorted(value) if name == "partitions" and value and isinstance(value[0], int) else value
             if name in _SORTED and value and isinstance(value[0], Message):
                 items = sorted(value, key=lambda item: self._sort_key(getattr(item, _SORTED[name])))
             return f"[{', '.join(self._show_value('', item) for item in items)}]"

@@ -8,7 +8,6 @@ NOT HERE The language of scenarios (`tests/scenarios/run.py`).
 
 from __future__ import annotations
 
-import itertools
 import select
 import socket
 import struct
@@ -30,18 +29,21 @@ from broker.coordinators.transactions import (
     TransactionCoordinator,
     TransactionSettings,
 )
+from broker.handlers import producer_ids
 from broker.handlers.coordination import CoordinationHandlers
 from broker.handlers.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.group_offsets import GroupOffsetsHandlers
-from broker.handlers.router import ConnectionInfo, Pending, RequestContext, Route, Router
+from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
+from broker.handlers.router import ConnectionInfo, Pending, RequestContext, Router
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
 from broker.handlers.transactions import TransactionHandlers
 from broker.security.authorizer import ANONYMOUS, AllowAll, Authorizer
-from protocol.api import APIS, ApiKey, request_header_version, response_header_version
+from protocol.api import APIS, request_header_version, response_header_version
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.headers import RequestHeader, ResponseHeader
+from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.records import ControlType, end_txn_marker, headers, patch
 from protocol.schema import Message
 from replication.deadlines import Deadlines
@@ -206,7 +208,8 @@ class LocalWorld:
         self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
         self.transaction_settings = transaction_settings or TransactionSettings()
         self.transaction_version = 2
-        self.producer_ids = itertools.count()
+        self.producer_ids = ProducerIds(self, NODE, lambda: 0)
+        self._next_block = 0
         self.data = FakePartitions(self)
         self.transaction_logs = [FakeLog() for _ in range(TRANSACTIONS_PARTITIONS)]
         self.logs = [FakeLog() for _ in range(offsets_partitions)]
@@ -252,7 +255,7 @@ class LocalWorld:
         self.handlers = CoordinationHandlers(self.runtime, authorizer)
         self.offset_handlers = GroupOffsetsHandlers(self.runtime, image, authorizer)
         transacting = TransactionHandlers(
-            self.transactions, self.runtime, image, self._take_producer_id, authorizer, len(self.logs)
+            self.transactions, self.runtime, image, self.producer_ids.take, authorizer, len(self.logs)
         )
         self.router = Router(
             [
@@ -261,12 +264,15 @@ class LocalWorld:
                 *self.offset_handlers.routes(),
                 *TransactionalOffsetsHandler(self.runtime, admission, image, authorizer).routes(),
                 *transacting.routes(),
-                Route(ApiKey.INIT_PRODUCER_ID, 0, 5, transacting.init_producer_id),
+                *producer_ids.routes(ProducerIdsHandler(self.producer_ids, transacting.init_producer_id, authorizer)),
             ]
         )
 
-    def _take_producer_id(self, _wall_ms: int, give: Callable[[int | None], None]) -> None:
-        give(next(self.producer_ids))
+    def submit(self, _request: Message, *, wall_ms: int, reply: Callable[[Message], None]) -> None:
+        """The controller gives out a block of producer ids."""
+        self._next_block += 1000
+        assert wall_ms
+        reply(AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000))
 
     def authorize_by(self, authorizer: Authorizer) -> None:
         """Ask somebody else than the one who allows everything."""
@@ -441,15 +447,29 @@ class SocketWorld:
         return answer
 
     def find_coordinator(self) -> None:
-        """Wait until the topic of the offsets is there and loaded."""
+        """Wait until the topics of offsets and transactions are there and loaded."""
         from protocol.messages.groups import DescribeGroupsRequest
         from protocol.messages.metadata import FindCoordinatorRequest
+        from protocol.messages.transactions import DescribeTransactionsRequest, InitProducerIdRequest
 
         keys = [f"any-{number}" for number in range(100)]
         asked = FindCoordinatorRequest(coordinator_keys=keys)
         while any(one.error_code for one in self.ask(asked, 4, actor="admin").coordinators):
             time.sleep(0.1)
         while any(one.error_code for one in self.ask(DescribeGroupsRequest(groups=keys), 5, actor="admin").groups):
+            time.sleep(0.1)
+        asked = FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=keys)
+        while any(one.error_code for one in self.ask(asked, 4, actor="admin").coordinators):
+            time.sleep(0.1)
+        while {
+            one.error_code
+            for one in self.ask(
+                DescribeTransactionsRequest(transactional_ids=keys), 0, actor="admin"
+            ).transaction_states
+        } != {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}:
+            time.sleep(0.1)
+        begin = InitProducerIdRequest(transactional_id="any", transaction_timeout_ms=1000)
+        while self.ask(begin, 4, actor="admin").error_code:  # there may be no producer ids yet
             time.sleep(0.1)
 
     def advance(self, ms: int) -> None:

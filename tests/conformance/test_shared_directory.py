@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are it
 )
 
 from barnabas import Broker
-from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 
 TOPIC = "shared"
 RECORDS = 500
@@ -89,3 +90,47 @@ def _visit(bootstrap: str, number: int) -> None:
     visit.check_settings()
     visit.produce()
     visit.consume()
+
+
+TOOLS = (
+    ("org.apache.kafka.tools.TopicCommand", "--describe", "--topic", TOPIC),
+    ("kafka.admin.ConfigCommand", "--describe", "--entity-type", "topics", "--entity-name", TOPIC),
+    ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--describe", "--group", "visitors"),
+)
+
+
+@needs_kafka
+def test_kafka_s_tools_tell_the_same_of_it_under_both(tmp_path: Path) -> None:
+    """Ids, partitions, leaders, settings, commits and lags, as `kafka-topics` and its sisters print them."""
+    directory = tmp_path / "data"
+    with Broker(data_dir=directory, settings=SETTINGS) as ours:
+        _visit(ours.bootstrap, 0)
+        here = [_told(ours.bootstrap, *tool) for tool in TOOLS]
+    with ApacheKafka(data_dir=directory) as kafka:
+        _committed(kafka.bootstrap)
+        there = [_told(kafka.bootstrap, *tool) for tool in TOOLS]
+        quorum = _told(kafka.bootstrap, "org.apache.kafka.tools.MetadataQuorumCommand", "describe", "--status")
+    assert _words(here) == _words(there)
+    assert any(line.split() == ["LeaderId:", "1"] for line in quorum)
+    assert sum("Partition:" in line for line in here[0]) == 2
+    assert any("retention.ms=-1" in line for line in here[1])
+    assert sum(line.split()[:2] == ["visitors", TOPIC] for line in here[2]) == 2
+
+
+def _words(told: list[list[str]]) -> list[list[list[str]]]:
+    """Settings come in any order: the tool has them from a hash map."""
+    return [[sorted(re.split(r"[\s,]+", line)) for line in lines] for lines in told]
+
+
+def _committed(bootstrap: str) -> None:
+    """Wait until the coordinator has loaded the group."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "visitors"})
+    (found,) = consumer.committed([TopicPartition(TOPIC, 0)], WAIT_S)
+    assert found.offset == RECORDS // 2
+    consumer.close()
+
+
+def _told(bootstrap: str, tool: str, *arguments: str) -> list[str]:
+    done = run_tool(tool, "--bootstrap-server", bootstrap, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(done.stdout.splitlines())

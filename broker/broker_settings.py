@@ -7,7 +7,8 @@ NOT HERE Reading files and deciding which value wins (`config.py`), topic settin
 
 from __future__ import annotations
 
-from storage.settings import Kind, Setting, at_least, between, between_or, one_of
+from storage.open_files import LEAST
+from storage.settings import MAX_INT, Kind, Setting, at_least, between, between_or, one_of
 
 _DEFAULT_OF_TOPICS = "Default for topics that do not say."
 
@@ -22,6 +23,9 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "Addresses that clients are told; unset: the listeners', or where a client came in."),
         Setting("auto.create.topics.enable", Kind.BOOLEAN, "true", None,
                 "Whether a Metadata request for an unknown topic creates it."),
+        Setting("barnabas.log.max.open.files", Kind.INT, "-1", between_or(LEAST, MAX_INT, -1),
+                "Most files of logs, mappings included, that are open at the same time; those used least recently are "
+                "closed. -1: half of what the system allows (ulimit -n). Apache Kafka has no such setting."),
         Setting("broker.heartbeat.interval.ms", Kind.INT, "2000", None,
                 "How often a broker tells the controller that it lives."),
         Setting("broker.id", Kind.INT, "-1", None, "Old name of node.id."),

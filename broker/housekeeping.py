@@ -71,6 +71,7 @@ class Housekeeping:
         self._clock = clock
         self._compaction: Deadline | None = None
         self._is_stopped = False
+        self._closed_for_others = 0
 
     def start(self, listeners: list[Listener]) -> None:
         """Schedule everything for the first time."""
@@ -170,7 +171,11 @@ class Housekeeping:
         self._compact()
 
     def _close_idle(self) -> None:
-        self._go_on(self._log_manager.open_files.close_idle())
+        open_files = self._log_manager.open_files
+        if open_files.closed > self._closed_for_others:
+            _log.info("%s; %d were closed for others", open_files, open_files.closed - self._closed_for_others)
+            self._closed_for_others = open_files.closed
+        self._go_on(open_files.close_idle())
 
     # ------------------------------------------------------------ metadata
     def _look_for_snapshot(self) -> None:

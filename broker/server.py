@@ -15,7 +15,6 @@ import gc
 import logging
 import os
 import random
-import resource
 import secrets
 import signal
 import sys
@@ -27,6 +26,7 @@ from broker.addresses import Addresses
 from broker.apis import client_apis, controller_apis
 from broker.config import BrokerConfig, Endpoint
 from broker.coordinators.assembly import coordinators
+from broker.descriptors import SETTING, raise_limit, share_out
 from broker.directory_requests import DirectoryRequests
 from broker.dynamic_settings import BrokerRules
 from broker.handlers.dispatch import Dispatcher
@@ -92,7 +92,6 @@ def run(config: BrokerConfig) -> None:
     Raises:
         StartError: it cannot start, or its metadata log failed later on.
     """
-    _allow_many_descriptors()
     sys.setswitchinterval(_SWITCH_S)
     gc.disable()  # making the parts drops nothing that a collection could find; `ready` turns it on
     loop = _new_loop()
@@ -124,12 +123,6 @@ def run(config: BrokerConfig) -> None:
         raise StartError(server.failure)
 
 
-def _allow_many_descriptors() -> None:
-    """Raise the soft limit of open files to the hard one: every partition in use takes some, and every client one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def _process_age_s() -> float:
     """Seconds since this process was started, the interpreter's own start included."""
     try:
@@ -155,6 +148,7 @@ class Server:
         self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, authorizer: Authorizer | None = None
     ) -> None:
         self._config = config
+        self._shares = share_out(raise_limit(), config.number(SETTING))
         self._authorizer = authorizer or AllowAll()
         self._loop = loop
         self._disk = Disk()
@@ -245,7 +239,9 @@ class Server:
             log_config({}, config.given),
             random_bytes=secrets.token_bytes,
             locks=self._locks,
+            most_open_files=self._shares.files,
         )
+        self._log_manager.open_files.on_surplus = self._close_surplus_soon
         self._log_manager.load()
         for _ in self._log_manager.recover():
             pass
@@ -282,6 +278,7 @@ class Server:
         warmer = Warmer(self._worker, self._replicas.directory_failed)
         for listener in self.listeners:
             listener.warmer = warmer
+            listener.most_descriptors = self._shares.connections
         self._replicas.on_isr_wanted = IsrRequests(self._controller, config.node_id, self._clock).want
         self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock)
         self._controller.on_image = self._image_changed
@@ -393,6 +390,9 @@ class Server:
         return ControllerEndpoint(names[0] if names else "CONTROLLER", "localhost", _CONTROLLER_PORT)
 
     # ------------------------------------------------------------ news
+    def _close_surplus_soon(self) -> None:
+        self._loop.call_soon_threadsafe(self._log_manager.open_files.close_surplus)
+
     def _drain_soon(self) -> None:
         self._loop.call_soon(self._purgatory.drain)
 

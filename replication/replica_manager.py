@@ -358,6 +358,11 @@ class ReplicaManager:
         self._worker.sync(partition.log.directory, sync.begin, sync.done)
 
     # ------------------------------------------------------------ reading
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many files are open, or going to be, that who wants many had better come again for the rest."""
+        return self._log_manager.open_files.is_crowded(len(self._reading))
+
     def read(
         self,
         topic: str,

@@ -194,7 +194,7 @@ class Log(OpenableLog):
         aborted: list[AbortedTransaction] | None = [] if isolation == LAST_STABLE else None
         regions: tuple[FileRegion, ...] = ()
         size = 0
-        if offset < bound:
+        if offset < bound and (max_bytes > 0 or min_one_batch):
             regions, size, found_end, _ = engine.locate(
                 offset, max_bytes, bound, min_one_batch=min_one_batch, may_block=may_block
             )

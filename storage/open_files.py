@@ -1,8 +1,8 @@
 """How many files may be open: above that, what nobody has used for longest is closed.
 
 RULES    1. The disk counts every file and every mapping, also what threads have open at this moment and what is open only
-            because an answer is still being sent from it. A part of what is allowed, `RESERVE`, is left for those: beyond the
-            rest files are closed.
+            because an answer is still being sent from it. A part of what is allowed is left for those: beyond the rest files
+            are closed.
          2. Whoever keeps files open says so once (`hold`), and at each use no more than `usage = USED`. Who was not used
             since it was last looked at is closed, the others get another round, at most two at a time.
          3. What was opened since the last look survives it: whoever had it opened has yet to use it.
@@ -24,8 +24,12 @@ USED: Final = 1
 NEW: Final = 2
 
 UNLIMITED: Final = 1 << 60
-RESERVE: Final = 8
-"""One in so many is left for files that are open for a moment."""
+LEAST: Final = 64
+"""A limit below this leaves too little room."""
+_RESERVED: Final = 8
+_LEAST_RESERVED: Final = 32
+"""One in so many, and at least so many, are left for files that are open for a moment: what readers have opened and the
+loop does not know of yet (broker/workers.py) is most of it."""
 _ROUNDS: Final = 2
 _AT_A_TURN: Final = 128
 
@@ -48,20 +52,24 @@ class OpenFiles:
         """`limit`: of all files and mappings of the disk that are open at the same time."""
         self._disk = disk
         self._limit = limit
-        self._most_kept = limit - limit // RESERVE
+        self._most_kept = limit - max(limit // _RESERVED, _LEAST_RESERVED)
         self._held: OrderedDict[Holder, Close[Any]] = OrderedDict()  # the next to be looked at first
         self._new: list[Holder] = []  # since the last look
         self._is_told = False
+        self.closed = 0
+        """How many were closed for others so far."""
         self.on_surplus: Callable[[], None] = self.close_surplus
         """Has `close_surplus` called soon; may itself be called by any thread."""
 
     def __len__(self) -> int:
         return len(self._held)
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether the limit is reached, although everything is closed that can be: who can should wait with opening more."""
-        return self._disk.open_files >= self._limit
+    def __str__(self) -> str:
+        return f"{self._disk.open_files} of at most {self._limit} files of logs are open"
+
+    def is_crowded(self, wanted: int = 0) -> bool:
+        """Whether the limit is reached with so many more that are going to be opened: who can should ask for none now."""
+        return self._disk.open_files + wanted >= self._limit
 
     def hold(self, holder: H, close: Callable[[H], bool]) -> None:
         """Files were opened; `close` closes them and says whether that was possible."""
@@ -83,7 +91,7 @@ class OpenFiles:
         for _ in range(_ROUNDS * len(self._held)):
             if not self._held or self._disk.open_files <= self._most_kept:
                 break
-            self._look_at(next(iter(self._held)))
+            self.closed += self._look_at(next(iter(self._held)))
         _age(new)
 
     def close_idle(self) -> Iterator[None]:
@@ -96,13 +104,14 @@ class OpenFiles:
                     self._look_at(holder)
             yield
 
-    def _look_at(self, holder: Holder) -> None:
+    def _look_at(self, holder: Holder) -> bool:
         if holder.usage == IDLE and self._held[holder](holder):
             self.forget(holder)
-            return
+            return True
         if holder.usage == USED:
             holder.usage = IDLE
         self._held.move_to_end(holder)
+        return False
 
     def _take_new(self) -> list[Holder]:
         new, self._new = self._new, []

@@ -4,7 +4,8 @@ RULES    1. Answered at once: no wait wanted, nothing asked, min_bytes there, an
             replica to read from. Else the request is parked until one of its partitions moves or its time is over.
          2. A look goes to dirty partitions only; what was found of the others earlier in this fetch still holds.
          3. The first partition with records gives at least one whole batch, whatever the limits; those after
-            it keep to what is left. Without room left, an incremental fetch leaves partitions for the next one.
+            it keep to what is left, and give nothing while as many files are open as may be
+            (storage/open_files.py). Without room left, an incremental fetch leaves partitions for the next one.
          4. An incremental answer names a partition only when it has records, an error, or bounds that the client was
             not told yet; a full one names all that were asked.
          5. Records are regions of files, never bytes.
@@ -163,6 +164,11 @@ class _Fetch(Waiter):
             return True
         return self._watchlist.is_incremental and not self._is_new_session and (self._bytes > 0 or self._must_answer)
 
+    @property
+    def _is_crowded(self) -> bool:
+        """Whether what was found must do: no more files are to be opened for this answer (rule 3)."""
+        return bool(self._bytes or self._cold or self._thawed) and self._handler.replicas.is_crowded
+
     # ------------------------------------------------------------ looking
     def look(self, fetched_mono_ms: int | None) -> None:
         """Look at the dirty partitions; `fetched_mono_ms` is when a follower asked, None when this is another look."""
@@ -187,13 +193,14 @@ class _Fetch(Waiter):
             del dirty[partition]
             if partition in self._cold:
                 continue
-            look = self._look_at(partition, room, thawed.get(partition, fetched_mono_ms))
+            wants_records = partition in thawed or not self._is_crowded
+            look = self._look_at(partition, room if wants_records else None, thawed.get(partition, fetched_mono_ms))
             if look is not None:
                 found[partition] = look
                 self._bytes += look[1]
 
-    def _look_at(self, partition: FetchedPartition, room: int, fetched_mono_ms: int | None) -> _Found | None:
-        """What there is; None where the disk must be asked first."""
+    def _look_at(self, partition: FetchedPartition, room: int | None, fetched_mono_ms: int | None) -> _Found | None:
+        """What there is, without records where `room` is None; None where the disk must be asked first."""
         replicas, reader = self._handler.replicas, self._reader
         try:
             topic = partition.topic
@@ -203,14 +210,14 @@ class _Fetch(Waiter):
             self._authorize(topic)
             selected = self._select_replica(topic, partition.index)
             if selected is not None:
-                room = 0
+                room = None
             info = replicas.read(
                 topic,
                 partition.index,
                 partition,
-                min(room, partition.max_bytes),
+                min(room or 0, partition.max_bytes),
                 reader,
-                min_one_batch=self._bytes == 0 and selected is None,
+                min_one_batch=self._bytes == 0 and room is not None,
                 fetched_mono_ms=fetched_mono_ms,
             )
         except WouldBlock as blocked:
@@ -330,13 +337,15 @@ class _Fetch(Waiter):
         self.cancel()
         self._stop_watching()
         self._keep_dirty()
+        self._pending = None
         if self._is_new_session:
             self._handler.sessions.remove(self._watchlist.session_id)
 
     def _finish(self, answer: FetchResponse) -> None:
         self._stop_watching()
-        assert self._pending is not None
-        self._pending.complete(answer)
+        pending, self._pending = self._pending, None  # else they would keep each other, and the files of what was found
+        assert pending is not None
+        pending.complete(answer)
 
     def _stop_watching(self) -> None:
         self._watchlist.waiter = None

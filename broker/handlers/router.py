@@ -77,20 +77,20 @@ class Pending:
         """Give the answer (None: nothing is sent)."""
         if self.is_done:
             return
-        self.is_done = True
-        if self._deliver is None:
+        deliver, _ = self._end()
+        if deliver is None:
             self._answer = answer
         else:
-            self._deliver(answer)
+            deliver(answer)
 
     def close(self, reason: str) -> None:
         """End the connection instead of answering; the pending form of raising `CloseConnection`."""
         if self.is_done:
             return
-        self.is_done = True
+        _, close = self._end()
         self._close_reason = reason
-        if self._close is not None:
-            self._close(reason)
+        if close is not None:
+            close(reason)
 
     def deliver_to(self, deliver: Callable[[Message | None], None], close: Callable[[str], None]) -> None:
         """The connection's side: call `deliver` with the answer, or `close` with a reason, now or when it comes."""
@@ -106,9 +106,17 @@ class Pending:
         """The connection's side: nobody will read the answer."""
         if self.is_done:
             return
+        on_cancel = self.on_cancel
+        self._end()
+        if on_cancel is not None:
+            on_cancel()
+
+    def _end(self) -> tuple[Callable[[Message | None], None] | None, Callable[[str], None] | None]:
+        """Let go of both sides, which know this object: what they hold, open files among it, is freed at once then."""
+        sides = self._deliver, self._close
         self.is_done = True
-        if self.on_cancel is not None:
-            self.on_cancel()
+        self.on_cancel = self._deliver = self._close = None
+        return sides
 
 
 Handler = Callable[[RequestContext, Any], "Message | Pending | None"]

@@ -57,6 +57,8 @@ class Listener:
         self._socket = _listening_socket(host, port, settings)
         self.warmer: Warmer | None = None
         """Who reads what is cold; None: the loop itself."""
+        self.most_descriptors: int | None = None
+        """More connections would take the descriptors of files; None: no limit."""
         self.host = host
         self.port: int = self._socket.getsockname()[1]
 
@@ -116,6 +118,12 @@ class Listener:
         peer_host = peer[0]
         if len(self._connections) >= settings.max_connections:
             self._complain(f"more than max.connections={settings.max_connections} connections; {peer_host} is refused")
+            accepted.close()
+            return
+        if self.most_descriptors is not None and len(self._connections) >= self.most_descriptors:
+            self._complain(
+                f"only {self.most_descriptors} descriptors (ulimit -n) are for connections; {peer_host} is refused"
+            )
             accepted.close()
             return
         if self._per_ip[peer_host] >= settings.max_connections_per_ip:

@@ -188,12 +188,6 @@ class Segment:
         self._is_made = True
 
     @property
-    def open_file(self) -> File | None:
-        """The log file, if it is open."""
-        self.usage = USED
-        return self._file
-
-    @property
     def is_open(self) -> bool:
         """Whether the log file is open."""
         return self._file is not None

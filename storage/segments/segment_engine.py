@@ -33,7 +33,7 @@ from struct import Struct
 
 from protocol.records import LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, FileRegion
 from storage.changes import Later, at_once
-from storage.disk import Disk, File
+from storage.disk import Disk
 from storage.engine import (
     AbortedTransaction,
     BatchInfo,
@@ -65,7 +65,7 @@ _LENGTH = Struct(">i")
 class SegmentReservation(Reservation):
     """A place in one segment's log."""
 
-    __slots__ = ("file", "is_abandoned", "position", "segment")
+    __slots__ = ("is_abandoned", "position", "segment")
 
     def __init__(
         self, size: int, batches: Sequence[BatchInfo], segment: Segment, position: int, *, rolled: bool
@@ -74,7 +74,6 @@ class SegmentReservation(Reservation):
         self.batches = batches
         self.rolled = rolled
         self.segment = segment
-        self.file: File | None = segment.open_file  # else it is being made, before this is written
         self.position = position
         self.is_abandoned = False
 
@@ -250,9 +249,13 @@ class SegmentEngine:
             self._open_files.forget(segment)
 
     def put_away(self, segment: Segment) -> bool:
-        """Close a segment's files; False when that has to wait for what is being written."""
-        if segment.size == segment.reserved:
-            segment.put_away(self.later, forget=segment is not self._active)
+        """Close a segment's files; False when that has to wait for what is being written.
+
+        What is to be written to the active one opens it again: many appends may wait for a slow disk.
+        """
+        is_active = segment is self._active
+        if is_active or segment.size == segment.reserved:
+            segment.put_away(self.later, forget=not is_active)
         return not segment.is_open
 
     def _watch(self, segment: Segment) -> None:
@@ -283,8 +286,7 @@ class SegmentEngine:
         assert isinstance(reservation, SegmentReservation)
         if reservation.is_abandoned or reservation.segment.is_gone:
             return
-        file = reservation.file or reservation.segment.file
-        file.pwrite(buffer, reservation.position)
+        reservation.segment.file.pwrite(buffer, reservation.position)
 
     def publish(self, reservation: Reservation) -> None:
         """Let the batches be read and index them."""

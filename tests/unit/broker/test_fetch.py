@@ -418,3 +418,63 @@ def test_consumer_is_sent_to_another_replica(world):
     assert (data.preferred_read_replica, data.records, data.high_watermark) == (2, b"", 1)
     assert offsets(fetched(world.fetch("r", rack="rack1"))) == [0]
     assert offsets(fetched(world.fetch("r", version=10))) == [0]
+
+
+# ---------------------------------------------------------------- too many files
+
+WIDTH, MOST_FILES = 40, 24
+
+
+@pytest.fixture
+def crowded(tmp_path) -> World:
+    """Forty partitions with a record each, and fewer files that may be open; none is."""
+    made = World(tmp_path)
+    made.create("t", partitions=WIDTH)
+    for index in range(WIDTH):
+        made.load("t", index)
+    files = made.log_manager.open_files
+    for _ in range(3):
+        list(files.close_idle())
+    files._limit, files._most_kept = MOST_FILES, 4
+    files.on_surplus = lambda: None  # nothing is closed before this turn of the loop is over
+    return made
+
+
+def given(response) -> list[int]:
+    """The partitions of which there are records."""
+    return [data.partition_index for data in response.responses[0].partitions if data.records]
+
+
+def turn(world: World) -> None:
+    """What was answered is sent; the loop goes on."""
+    world.settle()
+    world.log_manager.open_files.close_surplus()
+
+
+def test_a_wide_fetch_opens_no_more_files_than_may_be_open(crowded):
+    """Rule 3: the rest is given when what was given is sent."""
+    positions = {("t", index): 0 for index in range(WIDTH)}
+    response = crowded.fetching.handle(crowded.context(1, 12), crowded.fetch_request(positions))
+    assert given(response) == list(range(MOST_FILES))
+    assert [data.high_watermark for data in response.responses[0].partitions] == [1] * WIDTH
+    other = crowded.fetching.handle(crowded.context(1, 12), crowded.fetch_request({("t", 39): 0, ("t", 38): 0}))
+    assert given(other) == [39], "everybody gets something"
+    del response, other
+    turn(crowded)
+    rest = {("t", index): 0 for index in range(MOST_FILES, WIDTH)}
+    response = crowded.fetching.handle(crowded.context(1, 12), crowded.fetch_request(rest))
+    assert given(response) == list(range(MOST_FILES, WIDTH))
+
+
+def test_a_session_comes_back_for_what_it_was_not_given(crowded):
+    """Rule 3, where the client names nothing any more."""
+    request = crowded.fetch_request({("t", index): 0 for index in range(WIDTH)}, session=(0, 0), max_wait_ms=0)
+    response = crowded.fetching.handle(crowded.context(1, 12), request)
+    assert given(response) == list(range(MOST_FILES))
+    session = response.session_id
+    del response
+    turn(crowded)
+    moved = {("t", index): 1 for index in range(MOST_FILES)}
+    request = crowded.fetch_request(moved, session=(session, 1), max_wait_ms=0)
+    response = crowded.fetching.handle(crowded.context(1, 12), request)
+    assert given(response) == list(range(MOST_FILES, WIDTH))

@@ -9,7 +9,7 @@ from weakref import ref
 
 import pytest
 
-from broker.workers import QUICK_IN_A_ROW, TRUSTED_S, ThreadWorker
+from broker.workers import QUICK_IN_A_ROW, READERS, TRUSTED_S, UNREPORTED, ThreadWorker
 from replication.work import Done, Run
 from tests.support.waiting import until
 
@@ -73,6 +73,42 @@ def test_a_job_that_is_done_is_held_by_nobody(loop: asyncio.AbstractEventLoop, w
     left = put()
     loop.run_forever()
     until(lambda: left() is None or None, "the thread lets go of the job")
+
+
+def test_readers_are_never_far_ahead_of_the_loop(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:
+    """What they have opened stays open until the loop knows of it; all that is asked for is done all the same."""
+    most = done = begun = 0
+    total = 10 * UNREPORTED
+
+    def run() -> None:
+        nonlocal most, begun
+        begun += 1
+        most = max(most, begun - done)
+
+    def report(_: Exception | None) -> None:
+        nonlocal done
+        done += 1
+        if done == total:
+            loop.stop()
+
+    for _ in range(total):
+        worker.read("data", run, report)
+    until(lambda: begun >= UNREPORTED or None, "the readers do what they may")
+    loop.run_forever()
+    assert UNREPORTED <= most <= UNREPORTED + READERS
+
+
+def test_what_readers_were_asked_for_is_done_before_the_end(
+    loop: asyncio.AbstractEventLoop, worker: ThreadWorker
+) -> None:
+    """Their reports come on the loop as ever."""
+    done: list[object] = []
+    for _ in range(3 * UNREPORTED):
+        worker.read("data", lambda: None, done.append)
+    worker.stop()
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert done == [None] * 3 * UNREPORTED
 
 
 class Directory:

@@ -1,0 +1,103 @@
+"""A daemon with few descriptors and many partitions, all of them in use (storage/open_files.py)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from barnabas.embedded import Broker
+from broker.descriptors import OTHERS, SETTING
+from tests.support.waiting import until
+
+MOST_FILES = 100
+WIDTH = 400
+ROUNDS = 3
+PATIENCE_S = 60
+
+
+class Watch:
+    """The most descriptors that a process was seen to have: of its data, of sockets, of other things."""
+
+    def __init__(self, pid: int, data: Path) -> None:
+        self._folder, self._data = f"/proc/{pid}/fd", str(data)
+        self.most: Counter[str] = Counter()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look_on)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self._thread.join()
+
+    def _look_on(self) -> None:
+        while not self._over.wait(0.001):
+            self.most |= Counter(self._kind(name) for name in os.listdir(self._folder))
+
+    def _kind(self, name: str) -> str:
+        try:
+            target = os.readlink(f"{self._folder}/{name}")
+        except FileNotFoundError:
+            return "gone"
+        return "data" if target.startswith(self._data) else "sockets" if target.startswith("socket:") else "others"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """With one topic."""
+    with Broker(tmp_path / "data", settings={SETTING: MOST_FILES}) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        admin.create_topics([NewTopic("t", WIDTH, 1)])["t"].result(PATIENCE_S)
+        yield running
+
+
+def write(broker: Broker, number: int) -> None:
+    """A record to each partition."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 5, "log_level": 2})
+    for partition in range(WIDTH):
+        producer.produce("t", b"%d" % number * 2000, partition=partition)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def read(broker: Broker, group: str) -> Counter[tuple[int, bytes]]:
+    """All records of all partitions."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 2})
+    consumer.assign([TopicPartition("t", partition, 0) for partition in range(WIDTH)])
+    found: Counter[tuple[int, bytes]] = Counter()
+
+    def read_on() -> bool:
+        for message in consumer.consume(1000, 0.2):
+            assert message.error() is None
+            found[message.partition(), message.value()[:1]] += 1
+        return found.total() >= ROUNDS * WIDTH
+
+    until(read_on, "everything is read", within_s=PATIENCE_S)
+    consumer.close()
+    return found
+
+
+def test_descriptors_stay_under_what_is_allowed(broker: Broker) -> None:
+    """Four times as many partitions as files, written to in turn and read by two at a time: slower, and complete."""
+    watch = Watch(broker.pid, broker.data_dir)
+    try:
+        for number in range(ROUNDS):
+            write(broker, number)
+        founds: list[Counter[tuple[int, bytes]]] = []
+        readers = [threading.Thread(target=lambda n=n: founds.append(read(broker, f"g{n}"))) for n in range(2)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+    finally:
+        watch.end()
+    everything = Counter((partition, b"%d" % number) for partition in range(WIDTH) for number in range(ROUNDS))
+    assert founds == [everything, everything]
+    assert MOST_FILES // 2 < watch.most["data"] <= MOST_FILES
+    assert watch.most["sockets"] + watch.most["others"] < OTHERS

@@ -192,12 +192,12 @@ def _topic_entry(setting: Setting, own: Mapping[str, str], layers: _Layers) -> D
         givens = [_Given(setting.name, _in_kafkas_spelling(setting, text), Source.TOPIC), *givens]
     else:
         text, _ = topic_default(setting.name, _merged(layers))
-    return _entry(setting, text, givens, read_only=False)
+    return _entry(setting, _in_kafkas_spelling(setting, text), givens, read_only=False)
 
 
 def _broker_entry(setting: Setting, layers: _Layers) -> DescribeConfigsResourceResult:
-    text = _merged(layers).get(setting.name, setting.default)
-    return _entry(setting, text, _broker_givens(setting, layers), read_only=setting.name not in DYNAMIC)
+    value = _in_kafkas_spelling(setting, _merged(layers).get(setting.name, setting.default))
+    return _entry(setting, value, _broker_givens(setting, layers), read_only=setting.name not in DYNAMIC)
 
 
 def _broker_givens(setting: Setting, layers: _Layers) -> list[_Given]:
@@ -218,12 +218,12 @@ def _merged(layers: _Layers) -> dict[str, str]:
 
 
 def _entry(
-    setting: Setting, text: str | None, givens: list[_Given], *, read_only: bool
+    setting: Setting, value: str | None, givens: list[_Given], *, read_only: bool
 ) -> DescribeConfigsResourceResult:
     is_sensitive = setting.kind in (Kind.PASSWORD, Kind.UNKNOWN)
     return DescribeConfigsResourceResult(
         name=setting.name,
-        value=None if is_sensitive else _in_kafkas_spelling(setting, text),
+        value=None if is_sensitive else value,
         read_only=read_only,
         config_source=givens[0].source if givens else Source.DEFAULT,
         is_sensitive=is_sensitive,

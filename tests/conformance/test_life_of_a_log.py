@@ -124,6 +124,14 @@ CASES = [
          [Sent(size=5000), Sent(size=900)]),
     Case("unpacked-is-too-large", {"max.message.bytes": "1000", "compression.type": "uncompressed"},
          [Sent(size=5000, codec=Compression.GZIP), Sent(size=500, codec=Compression.GZIP)]),
+    *[
+        Case(f"stored-as-{text}", {"compression.type": text}, [Sent(size=3000, count=3, codec=codec) for codec in Compression])
+        for text in ("uncompressed", "gzip", "snappy", "producer")
+    ],
+    *[
+        Case(f"gzip-{level}", {"compression.type": "gzip", "compression.gzip.level": level}, [Sent(size=9000)])
+        for level in ("-1", "1", "9")
+    ],
     Case("before", {"message.timestamp.before.max.ms": str(DAY_MS), "retention.ms": "-1"},
          [Sent(-DAY_MS - 60_000), Sent(-DAY_MS + 60_000), Sent(-DAY_MS + 60_000, count=3, step_ms=-50_000)]),
     Case("after", {"message.timestamp.after.max.ms": str(DAY_MS)},

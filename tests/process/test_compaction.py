@@ -270,7 +270,8 @@ def test_a_compaction_that_is_too_slow_goes_on_at_another_pace(tmp_path: Path) -
         until(lambda: psutil.Process(broker.pid).children(), "a helper is at work")
         wish = ConfigEntry(pace, "1e9", incremental_operation=AlterConfigOpType.SET)
         itself = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[wish])
-        AdminClient({"bootstrap.servers": broker.bootstrap}).incremental_alter_configs([itself])[itself].result(30)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.incremental_alter_configs([itself])[itself].result(30)
         until(lambda: size_of(data, f"{TOPIC}-0") < 1_300_000, "compacted")
         assert consumed(broker.bootstrap)[1] == last
 

@@ -8,7 +8,9 @@ RULES    1. A trial stops a node, cleanly or not, damages some of its files (of 
             later, and what it did to a log stands in its own log.
          3. What is served has a right CRC and is what was written at that offset; what a second start serves is what the
             first one did, and what was written meanwhile.
-         4. The doctor has told whether the start refuses. After `--repair` the directory starts, or the doctor has said
+         4. A start looks at what a crash may have left, not at everything: damage elsewhere is served as it lies, as Apache
+            Kafka does, and the client's check of the CRC finds it. The doctor has told of it then.
+         5. The doctor has told whether the start refuses. After `--repair` the directory starts, or the doctor has said
             that it cannot be helped.
 """
 
@@ -30,7 +32,14 @@ import confluent_kafka
 from barnabas import Broker
 from barnabas.embedded import BrokerError
 from protocol.errors import ErrorCode
-from protocol.messages.produce_fetch import (FetchPartition, FetchRequest, FetchTopic, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic)
+from protocol.messages.produce_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from protocol.records import BatchBuilder, crc_is_valid, headers, records
 from tests.support.data_directory import PARTITIONS, damage, make_data_directory
 from tests.support.loading import produce_request
@@ -50,6 +59,8 @@ _VERSION = 11
 _EARLIEST = -2
 _MAX_BYTES = 1 << 16
 _GROUP = "readers"
+STARTS = {("trimmed", 0): 30}
+"""Where logs begin that do not begin at 0; what was deleted may come back."""
 
 Place = tuple[str, int]
 Content = dict[int, tuple[bytes | None, bytes | None]]
@@ -83,7 +94,10 @@ def _partition(bootstrap: str, place: Place) -> Served:
         while True:
             wanted = FetchPartition(partition=place[1], fetch_offset=offset, partition_max_bytes=_MAX_BYTES)
             request = FetchRequest(
-                max_wait_ms=0, min_bytes=0, max_bytes=_MAX_BYTES, topics=[FetchTopic(topic=place[0], partitions=[wanted])]
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=_MAX_BYTES,
+                topics=[FetchTopic(topic=place[0], partitions=[wanted])],
             )
             (data,) = client.ask(request, _VERSION).responses[0].partitions
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and not offset and (offset := _start(client, place)):
@@ -153,6 +167,8 @@ class Trial:
         self.path = folder / f"data-{seed}"
         self.problems: list[str] = []
         self.outcome = "served"
+        self.losses = ""
+        """What the doctor knows to be lost: the places."""
         shutil.copytree(whole, self.path)
         self.done = damage(self.path, random.Random(seed))
         self.broker = Broker(self.path, settings=SETTINGS)
@@ -189,6 +205,7 @@ class Trial:
                 self._problem(f"the doctor said {visit.stderr!r}")
             return visit.stderr
         said = [json.loads(line) for line in visit.stdout.splitlines()]
+        self.losses = " ".join(line["path"] for line in said if line.get("severity") == "loss")
         return " ".join(line["text"] for line in said if line["type"] == "refusal" and line["of"] == "start")
 
     def _no_fault(self, text: str, who: str) -> None:
@@ -223,7 +240,7 @@ class Trial:
         first = served_by(self.broker.bootstrap)
         self._compare(first)
         for place, code in write_to_all(self.broker.bootstrap).items():
-            if code not in {"NONE"}:
+            if code != "NONE":
                 self._problem(f"a record to {place} is answered with {code}")
         commit(self.broker.bootstrap)
         return served_by(self.broker.bootstrap)
@@ -231,24 +248,26 @@ class Trial:
     def _compare(self, found: dict[Place, Served]) -> None:
         lost = 0
         for place, (content, errors) in found.items():
+            is_known = f"/{place[0]}-{place[1]}/" in self.losses
             for error in sorted(errors):
-                self._problem(f"{place}: {error}")
+                if not (is_known and error.startswith("CRC")):
+                    self._problem(f"{place}: {error}")
             truth = self.truth[place]
             wrong = [offset for offset, record in content.items() if truth.get(offset) != record]
             if wrong:
                 self._problem(f"{place}: something else at {wrong[:3]}: {content[wrong[0]]}")
-            lost += len(truth.keys() - content.keys())
+            lost += len([offset for offset in truth.keys() - content.keys() if offset >= STARTS.get(place, 0)])
         if lost:
             self.outcome = f"served without {lost} records"
-            if not WORDS.search(self.broker.log()):
+            if not self.losses and not WORDS.search(self.broker.log()):
                 self._problem(f"{lost} records are not there, and no word about it: {self.broker.log()}")
 
     def _again(self, first: dict[Place, Served]) -> None:
         self.broker.start()
         second = served_by(self.broker.bootstrap)
         self.broker.stop()
-        for place in first:
-            if first[place].content != second[place].content:
+        for place, (content, _) in first.items():
+            if content != second[place].content:
                 self._problem(f"{place}: a second start serves something else")
 
     def _repair(self, path: Path) -> None:
@@ -284,15 +303,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="barnabas-damaged-") as folder:
         make_data_directory(Path(folder, "whole"))
         truth = written_to(Path(folder, "whole"))
+        failed = 0
         for seed in range(options.seed, options.seed + options.count):
             trial = Trial(Path(folder, "whole"), truth, Path(folder), seed)
             try:
                 trial.run()
-            except Exception as error:
+            except (BrokerError, OSError, subprocess.SubprocessError, AssertionError) as error:
                 trial.problems.append(f"{error!r}"[:1500])
+            failed += bool(trial.problems)
             print(seed, trial.outcome, trial.done, flush=True)
             for problem in trial.problems:
                 print("   PROBLEM", problem, flush=True)
+    print(f"{options.count} trials, {failed} of them with problems")
+    sys.exit(bool(failed))
 
 
 if __name__ == "__main__":

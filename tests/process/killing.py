@@ -1,0 +1,380 @@
+"""SIGKILL at random moments under load, as often as one likes: what was promised is held against what is there.
+
+    python -m tests.process.killing --count 200 [--seed N]        or: make kill COUNT=200
+
+RULES    1. The clients of `killed_clients.py` work through all of it. A turn lets them, kills the broker (now and then its
+            helper first, now and then it is only asked to stop), starts it, often kills it again while it starts, and
+            then everything that was promised before the kill is looked for, while the clients go on.
+         2. A look reads what may have been touched since the last one; every tenth reads everything.
+         3. Every tenth time the broker is stopped cleanly, and Apache Kafka's DumpLogSegments reads all files; at the end
+            Apache Kafka itself starts on the directories and has to serve the same.
+         4. The broker starts whatever happened, and its log tells of no fault.
+         5. The seed gives what is done when; how it meets the clients is up to the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import psutil
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from barnabas.embedded import Broker, BrokerError
+from tests.process.killed_clients import QUICK, Administrator, Client, GroupReader, PythonWriter, Writer
+from tests.process.remembering import Found, Ledger, Memory
+from tests.support.kafka import ApacheKafka, run_tool, why_no_kafka
+from tests.support.waiting import until
+
+SMALL = {"internal.segment.bytes": "20000", "index.interval.bytes": "300"}
+TOPICS: dict[str, tuple[int, dict[str, str]]] = {
+    "plain": (3, {}),
+    "flushed": (1, {"flush.messages": "1"}),
+    "small": (2, SMALL),
+    "short": (1, {**SMALL, "retention.bytes": "60000"}),
+    "trimmed": (1, SMALL),
+    "compacted": (1, {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}),
+    "both": (1, {**SMALL, "cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.01"}),
+    "moving": (1, {"internal.segment.bytes": "200000"}),
+    "python": (1, {}),
+}
+SETTINGS: dict[str, Any] = {
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 2,
+    "offsets.topic.segment.bytes": 1_048_576,
+    "log.cleaner.backoff.ms": 100,
+    "log.retention.check.interval.ms": 300,
+    "log.segment.delete.delay.ms": 500,
+    "log.flush.offset.checkpoint.interval.ms": 500,
+    "log.flush.start.offset.checkpoint.interval.ms": 500,
+    "replica.high.watermark.checkpoint.interval.ms": 500,
+    "metadata.log.max.record.bytes.between.snapshots": 20_000,
+}
+DIRECTORIES = ("a", "b")
+FIRM_S = 2.0
+"""What a log's beginning was so long before a kill stays: it has been written down."""
+THOROUGH = 10
+_DUMP = "org.apache.kafka.tools.DumpLogSegments"
+_COMPLAINTS = re.compile(r"(?i)mismatch|isvalid: false|not valid|exception|non-consecutive|invalid bytes|corrupt")
+_FAULT = re.compile(r"Traceback|fault|CRITICAL| ERROR |[Ee]xception")
+_FULL = re.compile(r"log directory \S+ is full: ")
+_WAIT_S = 20
+_BEHIND = 3000
+"""So many offsets before the end of the last look the next one begins."""
+
+
+class Run:
+    """A broker, its clients and what they know."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.paths = [str(root / name) for name in DIRECTORIES]
+        self.broker = Broker(",".join(self.paths), settings=SETTINGS, start_timeout_s=60)
+        self.memory = Memory()
+        self.clients: list[Client] = []
+        self.ends: dict[tuple[str, int], int] = {}
+        self.started_s = 0.0
+        self._starts: dict[tuple[str, int], int] = {}  # as they were seen last
+        self.acts: Counter[str] = Counter()
+
+    # ------------------------------------------------------------ the load
+    def prepare(self) -> None:
+        """Make the topics, and set the clients to work."""
+        self._start()
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        wanted = [NewTopic(name, count, 1, config=config) for name, (count, config) in TOPICS.items()]
+        for made in admin.create_topics(wanted).values():
+            made.result(_WAIT_S)
+        for name, (count, config) in TOPICS.items():
+            for index in range(count):
+                is_compacted = config.get("cleanup.policy", "").startswith("compact")
+                self.memory.ledgers[name, index] = Ledger(f"{name}-{index}", is_compacted=is_compacted)
+        self._employ()
+        for client in self.clients:
+            client.thread.start()
+
+    def _employ(self) -> None:
+        where = self.broker.bootstrap
+        places = [place for place in self.memory.ledgers if place[0] != "python"]
+        writers = {
+            "once": ({"enable.idempotence": True}, places),
+            "once-packed": ({"enable.idempotence": True, "compression.type": "lz4"}, places),
+            "all": ({"acks": "all"}, places),
+            "one": ({"acks": 1}, places),
+        }
+        for name, (settings, own) in writers.items():
+            self.clients.append(Writer(where, self.memory, self._seed(), name, own, settings))
+        self.clients.append(PythonWriter(where, self.memory, self._seed(), "python", ("python", 0)))
+        self.clients.append(GroupReader(where, self.memory, self._seed(), ["plain", "small", "flushed", "moving"]))
+        self.clients.append(Administrator(where, self.memory, self._seed(), self.paths, "trimmed", "moving"))
+
+    def _seed(self) -> int:
+        return self.rng.randrange(2**32)
+
+    # ------------------------------------------------------------ killing
+    def turn(self, number: int) -> None:
+        """Let them work, end the broker, start it, and look."""
+        time.sleep(self.rng.random() ** 2 * 3)
+        self._raise()
+        act = self.rng.choices((self._kill, self._stop, self._kill_helper), (8, 1, 1))[0]
+        act()
+        self._start_at_last()
+        self.look(is_thorough=number % THOROUGH == 0)
+        self._raise()
+
+    def _kill(self) -> None:
+        self.broker.kill()
+        self.acts["kill"] += 1
+
+    def _stop(self) -> None:
+        self.broker.stop()
+        self.acts["stop"] += 1
+
+    def _kill_helper(self) -> None:
+        for child in psutil.Process(self.broker.pid).children():
+            with suppress(psutil.Error):
+                child.kill()
+                self.acts["kill the helper"] += 1
+        time.sleep(self.rng.random() * 0.2)
+        self._kill()
+
+    def _start_at_last(self) -> None:
+        while self.rng.random() < 0.35:
+            self._kill_while_it_starts(self.rng.random() ** 2)
+        self._start()
+
+    def _kill_while_it_starts(self, after_s: float) -> None:
+        """Kill it some time after it was started, ready or not."""
+
+        def kill() -> None:
+            time.sleep(after_s)
+            with suppress(BrokerError, ProcessLookupError):
+                os.kill(self.broker.pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with suppress(BrokerError):
+            self.broker.start()
+        killer.join()
+        self.broker.kill()
+        self.acts["kill at the start"] += 1
+
+    def _start(self) -> None:
+        self.broker.start()
+        self.started_s = time.monotonic()
+
+    def _raise(self) -> None:
+        """What has failed meanwhile."""
+        faults = [line for line in self.broker.log().splitlines() if _FAULT.search(line) and not _FULL.search(line)]
+        assert not faults, "\n".join(faults[:20])
+        with self.memory.lock:
+            assert not self.memory.failures, "\n".join(self.memory.failures[:5])
+
+    # ------------------------------------------------------------ looking
+    def look(self, *, is_thorough: bool, bootstrap: str = "") -> None:
+        """Hold what is there against what was promised before."""
+        where = bootstrap or self.broker.bootstrap
+        with self.memory.lock:
+            committed = dict(self.memory.committed)
+            topics = dict(self.memory.topics)
+        self._look_at_topics(where, topics)
+        self._look_at_groups(where, committed)
+        self.look_at_records(where, is_thorough=is_thorough)
+
+    def look_at_records(self, where: str, *, is_thorough: bool) -> None:
+        """The same for records only."""
+        with self.memory.lock:
+            acknowledged = {place: set(ledger.acknowledged) for place, ledger in self.memory.ledgers.items()}
+        reader = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": where, "group.id": "none", "enable.auto.commit": False, "check.crcs": True,
+                "enable.partition.eof": True, "auto.offset.reset": "earliest", **QUICK,
+            }
+        )  # fmt: skip
+        try:
+            for place, offsets in acknowledged.items():
+                begin = 0 if is_thorough else max(0, self.ends.get(place, 0) - _BEHIND)
+                self._look_at(reader, place, begin, offsets)
+        finally:
+            reader.close()
+
+    def _look_at(
+        self, reader: confluent_kafka.Consumer, place: tuple[str, int], begin: int, acknowledged: set[int]
+    ) -> None:
+        where = confluent_kafka.TopicPartition(*place)
+        _, end = reader.get_watermark_offsets(where, timeout=_WAIT_S)
+        found = _read(reader, place, begin, end)
+        start, _ = reader.get_watermark_offsets(where, timeout=_WAIT_S)
+        with self.memory.lock:
+            ledger = self.memory.ledgers[place]
+            ledger.check(begin, start, end, found, acknowledged)
+            if time.monotonic() - self.started_s > FIRM_S:
+                ledger.start = max(ledger.start, self._starts.get(place, 0))
+            self._starts[place] = start
+        self.ends[place] = end
+
+    def _look_at_topics(self, where: str, topics: dict[str, dict[str, str] | None]) -> None:
+        admin = AdminClient({"bootstrap.servers": where, **QUICK})
+        there = admin.list_topics(timeout=_WAIT_S).topics
+        with self.memory.lock:  # those that somebody works on now are in nobody's books
+            topics = {
+                name: settings for name, settings in topics.items() if self.memory.topics.get(name, 0) == settings
+            }
+        missing = [name for name, settings in topics.items() if settings is not None and name not in there]
+        back = [name for name, settings in topics.items() if settings is None and name in there]
+        assert not missing, f"topics are lost: {missing}"
+        assert not back, f"deleted topics are back: {back}"
+        kept = [(name, settings) for name, settings in topics.items() if settings is not None]
+        for name, settings in self.rng.sample(kept, min(5, len(kept))):
+            resource = ConfigResource(ResourceType.TOPIC, name)
+            try:
+                said = admin.describe_configs([resource])[resource].result(_WAIT_S)
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
+                    raise
+                said = {}
+            with self.memory.lock:
+                if self.memory.topics.get(name, 0) == settings:
+                    assert {key: said[key].value for key in settings} == settings, name
+
+    def _look_at_groups(self, where: str, committed: dict[tuple[str, str, int], int]) -> None:
+        groups = {group for group, _, _ in committed}
+        for group in groups:
+            asker = confluent_kafka.Consumer({"bootstrap.servers": where, "group.id": group, **QUICK})
+            places = [confluent_kafka.TopicPartition(*key[1:]) for key in committed if key[0] == group]
+            for place in until(lambda asker=asker, places=places: _committed(asker, places), "offsets are told"):
+                before = committed[group, place.topic, place.partition]
+                assert place.offset >= before, f"{group} stands at {place} and had committed {before}"
+            asker.close()
+
+    # ------------------------------------------------------------ the end
+    def let_kafka_look(self) -> None:
+        """Stop cleanly and have Apache Kafka's tool read every file."""
+        self.broker.stop()
+        dump(self.paths)
+        self._start()
+
+    def end(self, *, with_kafka: bool) -> None:
+        """Let the clients end, look at everything, stop; then Kafka serves it."""
+        for client in self.clients:
+            client.over.set()
+        for client in self.clients:
+            client.thread.join(90)
+            assert not client.thread.is_alive(), client
+        self._raise()
+        self.look(is_thorough=True)
+        self.broker.stop()
+        self._raise()
+        if with_kafka:
+            dump(self.paths)
+            with ApacheKafka(
+                {"log.dirs": ",".join(self.paths), "offsets.topic.num.partitions": 2, "log.cleaner.enable": "false"},
+                data_dir=Path(self.paths[0]),
+            ) as kafka:
+                self.look(is_thorough=True, bootstrap=kafka.bootstrap)
+
+
+def _read(reader: confluent_kafka.Consumer, place: tuple[str, int], begin: int, end: int) -> list[Found]:
+    found: list[Found] = []
+    reader.assign([confluent_kafka.TopicPartition(*place, begin)])
+    deadline = time.monotonic() + _WAIT_S
+    is_over = begin >= end
+    while not is_over:
+        missing = end - (found[-1].offset + 1 if found else begin)
+        messages = reader.consume(min(missing, 2000), 0.5)  # no more: the clients go on, and it would wait for them
+        for message in messages:
+            error = message.error()
+            if error is None:
+                found.append(Found(message.offset(), message.key(), message.value()))
+            else:
+                assert error.name() == "_PARTITION_EOF", error
+                is_over = True
+        is_over = is_over or bool(found and found[-1].offset >= end - 1)
+        deadline = time.monotonic() + _WAIT_S if messages else deadline
+        assert time.monotonic() < deadline, f"{place}: nothing comes behind {found[-1:]}, it ends at {end}"
+    reader.unassign()
+    return found
+
+
+def _committed(
+    asker: confluent_kafka.Consumer, places: list[confluent_kafka.TopicPartition]
+) -> list[confluent_kafka.TopicPartition]:
+    """Where a group stands; nothing while it is being loaded."""
+    try:
+        return list(asker.committed(places, timeout=5))
+    except confluent_kafka.KafkaException:
+        return []
+
+
+def dump(paths: list[str]) -> None:
+    """Have DumpLogSegments read all logs with their records, and all indexes."""
+    files = [
+        str(file)
+        for path in paths
+        for file in Path(path).glob("*-*/*")
+        if file.suffix in {".log", ".index", ".timeindex"} and file.stat().st_size and "." not in file.parent.name
+        and not file.parent.name.startswith("__")
+    ]  # fmt: skip
+    done = run_tool(_DUMP, "--deep-iteration", "--skip-record-metadata", "--files", ",".join(files), timeout_s=180)
+    assert done.returncode == 0, done.stderr[-3000:]
+    wrong = [line for line in done.stdout.splitlines() if _COMPLAINTS.search(line)]
+    assert not wrong, "\n".join(wrong[:10])
+
+
+def run(root: Path, seed: int, count: int, *, with_kafka: bool) -> Counter[str]:
+    """The whole of it; what was done."""
+    this = Run(root, seed)
+    try:
+        this.prepare()
+        for number in range(1, count + 1):
+            this.turn(number)
+            if with_kafka and number % (5 * THOROUGH) == 0:
+                this.let_kafka_look()
+        this.end(with_kafka=with_kafka)
+    except BaseException:
+        kept = Path(tempfile.mkdtemp(prefix="barnabas-killed-"))
+        (kept / "broker.log").write_text(this.broker.log())
+        this.broker.kill()
+        for path in this.paths:
+            shutil.copytree(path, kept / Path(path).name)
+        print(f"The broker's log and its directories are in {kept}.", file=sys.stderr)
+        raise
+    finally:
+        for client in this.clients:
+            client.over.set()
+        this.broker.close()
+    this.acts["records"] = sum(len(ledger.acknowledged) for ledger in this.memory.ledgers.values())
+    return this.acts
+
+
+def main() -> None:
+    """Kill so many times, print what was done."""
+    parser = argparse.ArgumentParser(description="SIGKILL at random moments under load.")
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="barnabas-killing-") as folder:
+        print(dict(run(Path(folder), options.seed, options.count, with_kafka=why_no_kafka() is None)))
+
+
+if __name__ == "__main__":
+    main()

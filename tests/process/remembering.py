@@ -1,0 +1,122 @@
+"""What a broker has said to its clients, kept to be held against it after a crash.
+
+FORMAT   a record's value is `<writer>-<number>|` and a filler that follows from them; its key follows from the number.
+         So whoever reads a record knows what it is, and whether it is whole.
+RULES    1. What was acknowledged, or read, at an offset is there for ever at that offset, as long as the log begins before
+            it and the topic is not compacted. Nothing else is ever there.
+         2. In a compacted topic the last acknowledged record of a key is there, or a later one of that key.
+         3. What an idempotent producer wrote is there in its order, and once. Others may repeat, not leave out.
+         4. A log does not begin earlier than it was seen to, nor does a group stand before what it has committed.
+NOT HERE Who talks to the broker (`killed_clients.py`), who kills it (`killing.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+KEYS = 40
+_FILLER = bytes(range(256)) * 2
+
+
+class Found(NamedTuple):
+    """A record as it was read."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+def key_of(number: int) -> bytes:
+    """The key of a writer's record."""
+    return b"k%d" % (number % KEYS)
+
+
+def value_of(writer: str, number: int) -> bytes:
+    """The value of a writer's record."""
+    return b"%s-%d|" % (writer.encode(), number) + _FILLER[number % 256 :][: number * 7 % 256]
+
+
+def name_of(value: bytes) -> tuple[str, int]:
+    """Who wrote a value, and which it was; fails where it is not whole."""
+    writer, _, number = value.partition(b"|")[0].decode().rpartition("-")
+    assert value == value_of(writer, int(number)), f"a value is not what its name says: {value!r}"
+    return writer, int(number)
+
+
+class Ledger:
+    """What is known of one partition."""
+
+    def __init__(self, name: str, *, is_compacted: bool) -> None:
+        self.name = name
+        self.is_compacted = is_compacted
+        self.known: dict[int, tuple[str, int]] = {}
+        """What was acknowledged or read, by offset."""
+        self.acknowledged: set[int] = set()
+        self.last_of_key: dict[bytes, int] = {}
+        self.start = 0
+        """Where it was seen to begin, by somebody whom a kill does not refute any more."""
+
+    def acknowledge(self, offset: int, value: bytes) -> None:
+        """The broker has said that a value lies at an offset."""
+        self.see(Found(offset, None, value))
+        self.acknowledged.add(offset)
+        key = key_of(name_of(value)[1])
+        self.last_of_key[key] = max(offset, self.last_of_key.get(key, -1))
+
+    def see(self, record: Found) -> None:
+        """Somebody has read a record, or knows of it."""
+        assert record.value is not None, f"{self.name}: nobody wrote the tombstone at {record.offset}"
+        name = name_of(record.value)
+        known = self.known.setdefault(record.offset, name)
+        assert known == name, f"{self.name}: {name} at offset {record.offset}, where {known} was"
+        assert record.key in {None, key_of(name[1])}, f"{self.name}: key {record.key!r} at {record.offset}"
+
+    def check(self, begin: int, start: int, end: int, found: list[Found], acknowledged: set[int]) -> None:
+        """Hold against it what was read from `begin` on, where the log begins at `start` and ended at `end`.
+
+        `acknowledged` is what had been acknowledged before.
+        """
+        assert start >= self.start, f"{self.name} began at {self.start} and begins at {start} now"
+        offsets = [record.offset for record in found]
+        assert all(one < other for one, other in pairwise(offsets)), f"{self.name}: out of order"
+        for record in found:
+            self.see(record)
+        there = set(offsets)
+        if self.is_compacted:
+            latest = {record.key: record.offset for record in found}
+            for key, offset in self.last_of_key.items():
+                if begin <= offset < end and offset >= start and offset in acknowledged:
+                    assert latest.get(key, -1) >= offset, f"{self.name}: {key!r} at {offset} is lost"
+            return
+        lost = sorted(offset for offset in acknowledged - there if max(begin, start) <= offset)
+        assert not lost, f"{self.name}: {len(lost)} acknowledged records are lost, such as {lost[:3]}; it ends at {end}"
+        self._check_order(found)
+
+    def _check_order(self, found: Iterable[Found]) -> None:
+        last: dict[str, int] = {}
+        for record in found:
+            writer, number = self.known[record.offset]
+            if writer.startswith("once"):
+                before = last.get(writer, -1)
+                assert number > before, f"{self.name}: {writer} {number} at {record.offset} behind {before}"
+                last[writer] = number
+
+
+class Memory:
+    """All that is known of a broker; used by several threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.ledgers: dict[tuple[str, int], Ledger] = {}
+        self.committed: dict[tuple[str, str, int], int] = {}
+        """By group, topic and partition: what was acknowledged last; a group here only goes forward."""
+        self.topics: dict[str, dict[str, str] | None] = {}
+        """Settings of topics that came and went, None for those that are gone; not there while nobody knows."""
+        self.failures: list[str] = []
+
+    def ledger(self, topic: str, partition: int) -> Ledger:
+        """What is known of a partition."""
+        return self.ledgers[topic, partition]

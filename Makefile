@@ -9,6 +9,7 @@ MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 MINUTES ?= 5
+COUNT ?= 100
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable
 DAEMON := broker protocol replication storage
@@ -16,7 +17,7 @@ SOURCES := barnabas $(DAEMON) tests
 # Two processes on two cores; the tests of one file stay together, and so do their fixtures.
 PYTEST := $(BIN)/python -m pytest --verbose -rs --durations 10 --numprocesses 2 --dist loadfile
 
-.PHONY: help run demo test fuzz bench check fmt setup kafka-jars wheel clean
+.PHONY: help run demo test fuzz kill damage bench check fmt setup kafka-jars wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -32,6 +33,15 @@ test: .venv/.test kafka-jars ## run the tests
 
 fuzz: .venv/.test ## rude peers beside working clients for MINUTES=5; SEED=... has the peers do the same again
 	@exec $(BIN)/python -m tests.process.fuzzing_peer --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+kill: .venv/.test ## SIGKILL under load, COUNT=100 times; SEED=... does it again
+	@exec $(BIN)/python -m tests.process.killing --count $(COUNT) $(if $(SEED),--seed $(SEED))
+
+damage: .venv/.test ## random damage to a stopped node, COUNT=100 times; SEED=... does it again
+	@exec $(BIN)/python -m tests.process.damaging --count $(COUNT) $(if $(SEED),--seed $(SEED))
+
+sim: .venv/.test ## storage on a simulated disk that loses power, SECONDS=60 long or HISTORIES=...; SEED=... plays one again
+	@exec $(BIN)/python -m tests.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
 bench: .venv/.test kafka-jars ## measure one node beside Apache Kafka; ARGS=help lists what else; not a test
 	@exec $(BIN)/python -m tests.benchmark $(ARGS)

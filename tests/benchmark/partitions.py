@@ -1,112 +1,133 @@
-"""Restarts and memory with 1,000 and 5,000 partitions, beside Apache Kafka: make bench ARGS="partitions [OPTION]..."
+"""What 1,000 and 5,000 partitions cost, beside Apache Kafka: make bench ARGS="partitions [OPTION]..."
 
     --rounds N           so many restarts of each kind; 3 unless said
+    --width N            only so many partitions; may be said several times
     --quick              a tenth of the partitions, to see that it runs
     --alone              Barnabas alone
     --docs               the plot into docs/figures too, and the table in Markdown on the terminal
 
-One node runs at a time, the first one changing from round to round. Every partition holds a few batches and gets one
-more after every start, whose time is a figure too: so a start that leaves work for the first use does not look better
-than it is. Those batches are what a SIGKILL leaves unflushed.
+One node runs at a time, the first one changing from round to round; each number of partitions begins with new nodes. Every
+partition holds a few batches. What a start leaves for the first use is a figure too: the first record written to each partition
+after a clean restart, the first Fetch of each after a SIGKILL. The records written last are what a SIGKILL leaves unflushed.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable
 
+import psutil
+
 from tests.benchmark.load import raw
 from tests.benchmark.load.catalogue import SMALL_INDEXES
 from tests.benchmark.load.fresh import FULL as PATIENCE
-from tests.benchmark.load.meter import Outcome
+from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.site import Node, Site, at_rest, nodes, start
 from tests.benchmark.report.publish import publish
-from tests.benchmark.report.rows import NO_AIMS, Results
+from tests.benchmark.report.rows import Results
 from tests.benchmark.report.terminal import options, say, wishes
+from tests.support.loading import fetch_request
 from tests.support.raw_client import RawClient
 
-WIDTHS, QUICK_WIDTHS = (1000, 4000), (100, 400)
-"""Partitions of the topics, made one after the other."""
+WIDTHS, QUICK_WIDTHS = (1000, 5000), (100, 500)
 BATCH_BYTES = 4 << 10
 BATCHES = 4
 _ANSWER_LIMIT_S = 120.0
+_TOPIC = "wide"
+_FETCH_VERSION = 11
+_NO_ID = bytes(16)
 START_AIMS = {"s": 0.1}
 MEMORY_AIMS = {"memory MiB": 0.2}
+TOUCH_AIMS = {"s": 1.0}
 
 
 class Pair:
-    """Both nodes and the topics that they have got."""
+    """Both nodes with one topic of so many partitions."""
 
-    def __init__(self, made: dict[str, Node], results: Results) -> None:
+    def __init__(self, made: dict[str, Node], results: Results, width: int) -> None:
         self._nodes = made
         self._results = results
-        self._widths: list[int] = []
+        self._width = width
 
-    @property
-    def _size(self) -> str:
-        return f"{sum(self._widths):,} partitions"
-
-    def widen(self, width: int) -> None:
-        """Add a topic with something in every partition."""
+    def make(self) -> None:
+        """Create the topic, write to each partition for the first time, fill all."""
         for name, node in self._nodes.items():
             site, _ = start(name, node)
             with RawClient(site.bootstrap, _ANSWER_LIMIT_S) as admin:
-                raw.create_topic(admin, _topic(width), width, **SMALL_INDEXES)
-            raw.fill(site.bootstrap, _topic(width), BATCH_BYTES, BATCHES * BATCH_BYTES * width, width)
+                with Meter(site.pid) as meter:
+                    raw.create_topic(admin, _TOPIC, self._width, **SMALL_INDEXES)
+                self._add("creation and a first record in each", name, _spent(meter), TOUCH_AIMS)
+            raw.fill(site.bootstrap, _TOPIC, BATCH_BYTES, BATCHES * BATCH_BYTES * self._width, self._width)
             node.stop()
-        self._widths.append(width)
 
     def restart_clean(self, turn: int) -> None:
         """Start after a clean stop, rest, write."""
         for name, node in self._in_turn(turn):
             site, outcome = start(name, node)
-            self._results.add(f"clean restart, {self._size}", name, outcome, START_AIMS)
-            rest = at_rest([site], *PATIENCE)[name]
-            aims = MEMORY_AIMS if len(self._widths) > 1 else NO_AIMS
-            self._results.add(f"at rest after it, {self._size}", name, rest, aims)
-            self._results.add(f"then a record to each of {self._size}", name, self._write_to_all(site))
+            self._add("clean restart", name, outcome, START_AIMS)
+            self._add("at rest after it", name, at_rest([site], *PATIENCE)[name], MEMORY_AIMS)
+            self._add("then a record to each", name, self._write_to_all(site), TOUCH_AIMS)
+            self._add("at rest after that", name, _held(site, at_rest([site], *PATIENCE)[name]), MEMORY_AIMS)
             node.stop()
 
     def restart_killed(self, turn: int) -> None:
-        """Write, kill, start, write."""
+        """Write, kill, start, read."""
         for name, node in self._in_turn(turn):
             self._write_to_all(start(name, node)[0])
             node.kill()
             site, outcome = start(name, node)
-            self._results.add(f"restart after SIGKILL, {self._size}", name, outcome, START_AIMS)
-            written = self._write_to_all(site)
-            self._results.add(f"then, after SIGKILL, a record to each of {self._size}", name, written)
+            self._add("restart after SIGKILL", name, outcome, START_AIMS)
+            self._add("then a Fetch of each", name, self._read_of_all(site), TOUCH_AIMS)
             node.stop()
 
+    def _add(self, what: str, name: str, outcome: Outcome, aims: dict[str, float]) -> None:
+        self._results.add(f"{self._width:,} partitions: {what}", name, outcome, aims)
+
     def _write_to_all(self, site: Site) -> Outcome:
-        """One record to every partition, a request for each topic."""
-        started = time.monotonic()
-        with RawClient(site.bootstrap, _ANSWER_LIMIT_S) as client:
-            for width in self._widths:
-                raw.touch(client, _topic(width), width)
-        return Outcome({"s": time.monotonic() - started})
+        """One record to every partition, in one request."""
+        with RawClient(site.bootstrap, _ANSWER_LIMIT_S) as client, Meter(site.pid) as meter:
+            raw.touch(client, _TOPIC, self._width)
+        return _spent(meter)
+
+    def _read_of_all(self, site: Site) -> Outcome:
+        """The first batch of every partition, in one request."""
+        positions = {(_TOPIC, _NO_ID, index): 0 for index in range(self._width)}
+        request = fetch_request(_FETCH_VERSION, positions, max_bytes=BATCH_BYTES)
+        request.max_bytes = BATCH_BYTES * self._width
+        with RawClient(site.bootstrap, _ANSWER_LIMIT_S) as client, Meter(site.pid) as meter:
+            answer = client.ask(request, _FETCH_VERSION)
+        found = [bool(data.records) for topic in answer.responses for data in topic.partitions]
+        assert found == [True] * self._width, "every partition has records"
+        return _spent(meter)
 
     def _in_turn(self, turn: int) -> list[tuple[str, Node]]:
         return list(self._nodes.items())[:: 1 if turn % 2 else -1]
 
 
-def _topic(width: int) -> str:
-    return f"wide-{width}"
+def _spent(meter: Meter) -> Outcome:
+    return Outcome({"s": meter.wall_s, "CPU s": meter.cpu_s})
+
+
+def _held(site: Site, rest: Outcome) -> Outcome:
+    return Outcome({**rest.figures, "descriptors": float(psutil.Process(site.pid).num_fds())})
 
 
 def main() -> int:
-    wanted = wishes(options("partitions", __doc__))
-    part = "-quick" if wanted.quick else "-part" if wanted.alone else ""
+    parser = options("partitions", __doc__)
+    parser.add_argument("--width", type=int, action="append", help=argparse.SUPPRESS)
+    wanted = wishes(parser)
+    part = "-quick" if wanted.quick else "-part" if wanted.alone or wanted.width else ""
     results = Results(f"partitions{part}", {"rounds": wanted.rounds})
     started = time.monotonic()
-    with nodes(alone=wanted.alone) as made:
-        pair = Pair(made, results)
-        for width in QUICK_WIDTHS if wanted.quick else WIDTHS:
+    for width in wanted.width or (QUICK_WIDTHS if wanted.quick else WIDTHS):
+        with nodes(alone=wanted.alone) as made:
+            pair = Pair(made, results, width)
             say(f"a topic of {width} partitions")
-            pair.widen(width)
-            repeat(pair.restart_clean, wanted.rounds, f"clean restart with {width} more partitions")
-        repeat(pair.restart_killed, wanted.rounds, "restart after SIGKILL")
+            pair.make()
+            repeat(pair.restart_clean, wanted.rounds, f"clean restart with {width} partitions")
+            repeat(pair.restart_killed, wanted.rounds, f"restart after SIGKILL with {width} partitions")
     say("")
     results.settings["seconds"] = round(time.monotonic() - started, 1)
     return publish(results, docs=wanted.docs)

@@ -139,7 +139,9 @@ class Housekeeping:
             self._worker.background(directory, work, partial(self._checkpointed, directory))
 
     def _checkpointed(self, directory: str, error: StorageError | None) -> None:
-        if error is not None:
+        if error is not None and error.is_full:
+            self._log_manager.forget_checkpoints(directory)
+        elif error is not None:
             self._replicas.directory_failed(directory, error)
 
     def _retain(self, interval_ms: int) -> None:

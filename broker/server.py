@@ -266,6 +266,7 @@ class Server:
             config.number("replica.lag.time.max.ms"),
         )
         self._replicas.on_directory_failed = self._directory_failed
+        self._worker.on_room = self._replicas.room_changed
         self._directory_requests = DirectoryRequests(self._controller, self._log_manager, config.node_id, self._clock)
         self._moves = Moves(
             self._replicas,
@@ -431,6 +432,7 @@ class Server:
             return
         self._is_stopping = True
         _log.info("shutting down")
+        self._worker.wait_no_longer()
         for listener in self.listeners + self.controller_listeners:
             listener.close()
         self._housekeeping.stop()

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from broker.lanes import Lane, attempt, tell
+from broker.lanes import Lane, attempt, is_full, tell
 from replication.work import Begin, Done, Run
 from storage.disk import Disk, File, is_plain, sync_results
 from storage.parallel_sync import CAPACITY, UNTRIED, SyncQueue
@@ -67,12 +67,19 @@ class SyncRounds(Lane):
         if wanted:
             runs, dones = [begin() for begin, _ in wanted], [done for _, done in wanted]
             if not self._hand_to_kernel(runs, dones):
-                self._hand_to_thread(lambda: _do(runs), dones)
+                self._hand_to_thread(lambda: self._do_all(runs), dones)
 
     # ------------------------------------------------------------ in a thread
     def _hand_to_thread(self, work: Callable[[], Sequence[Exception | None]], dones: list[Done]) -> None:
         errors: list[Exception | None] = []
         self.put(lambda: errors.extend(work()), lambda _: self._end(dones, errors))
+
+    def _do_all(self, runs: list[Run]) -> list[Exception | None]:
+        """What became of each; what found no room when the files were synced is done again."""
+        errors = _do(runs)
+        return [
+            self.wait_for_room(run, error) if is_full(error) else error for run, error in zip(runs, errors, strict=True)
+        ]
 
     def _end(self, dones: list[Done], errors: Sequence[Exception | None]) -> None:
         for done, error in zip(dones, errors, strict=True):

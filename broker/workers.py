@@ -15,8 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 
-from broker.lanes import Lane, attempt, tell
+from broker.lanes import Job, Lane, attempt, is_full, tell
 from broker.sync_rounds import SyncRounds
 from replication.work import Begin, Done, Run
 
@@ -26,6 +29,9 @@ SLOW_S = 0.010
 """An inline write that takes this long sends the directory's writes to its thread for a while."""
 QUICK_S = 0.002
 READERS = 4
+UNREPORTED = 2 * READERS
+"""So much readers may have done of which the loop does not know yet: what they open stays open until it does, and they
+take the interpreter from it."""
 TRUSTED_S = 1.0
 """After so long a rest nobody knows whether the directory is still quick: its thread finds out."""
 QUICK_IN_A_ROW = 16
@@ -33,17 +39,36 @@ QUICK_IN_A_ROW = 16
 
 
 class _ReaderLane(Lane):
-    """A few threads that take from one queue, one job at a time."""
+    """A few threads that take from one queue, one job at a time, and are never far ahead of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        super().__init__(loop, name)
+        self._backlog: deque[Job] = deque()
 
     def put(self, run: Run, done: Done) -> None:
         if self.waiting >= len(self._threads) < READERS:
             self._start()
         self.waiting += 1
-        self._queue.put((run, done))
+        if self.waiting > UNREPORTED:
+            self._backlog.append((run, done))
+        else:
+            self._queue.put((run, done))
+
+    def stop(self) -> None:
+        """Finish what is queued and end the threads."""
+        while self._backlog:
+            self._queue.put(self._backlog.popleft())
+        super().stop()
+
+    def _report(self, reports: list[tuple[Done, Exception | None]]) -> None:
+        for _ in reports:
+            if self._backlog:
+                self._queue.put(self._backlog.popleft())
+        super()._report(reports)
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
-            self._loop.call_soon_threadsafe(self._report, [(job[1], attempt(job[0]))])
+            self._do([job])
             del job  # it holds files open, and the next one may be long in coming
 
 
@@ -63,7 +88,10 @@ class _WriterLane(Lane):
             return
         error = attempt(run)
         self._learn(started, size)
-        tell(done, error)
+        if is_full(error):  # which is waited for in the thread
+            self.put(run, done)
+        else:
+            tell(done, error)
 
     def _timed(self, run: Run, size: int) -> None:
         started = time.monotonic()
@@ -83,6 +111,13 @@ class _WriterLane(Lane):
             self._known_s = ended_s
 
 
+class _ImpatientLane(Lane):
+    """A lane that tells of a full disk as of any failure: deletions come this way, and make room."""
+
+    def wait_for_room(self, run: Run, error: Exception | None) -> Exception | None:  # noqa: ARG002
+        return error
+
+
 class ThreadWorker:
     """The daemon's Worker."""
 
@@ -93,12 +128,16 @@ class ThreadWorker:
         self._readers: dict[str, _ReaderLane] = {}
         self._names: dict[str, Lane] = {}
         self._background: dict[str, Lane] = {}
+        self._without_room: dict[str, int] = {}  # how many lanes wait for it
+        self.on_room: Callable[[str, bool], None] = _nothing
+        """Told of a log directory that is full, and again when it has room."""
 
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
         """Write `size` bytes in a log directory."""
         lane = self._writers.get(directory)
         if lane is None:
             lane = self._writers[directory] = _WriterLane(self._loop, f"writer {directory}")
+            lane.on_room = partial(self._room, directory)
         lane.write(size, run, done)
 
     def sync(self, directory: str, begin: Begin, done: Done) -> None:
@@ -106,6 +145,7 @@ class ThreadWorker:
         lane = self._syncers.get(directory)
         if lane is None:
             lane = self._syncers[directory] = SyncRounds(self._loop, f"syncer {directory}")
+            lane.on_room = partial(self._room, directory)
         lane.want(begin, done)
 
     def read(self, directory: str, run: Run, done: Done) -> None:
@@ -113,6 +153,7 @@ class ThreadWorker:
         lane = self._readers.get(directory)
         if lane is None:
             lane = self._readers[directory] = _ReaderLane(self._loop, f"reader {directory}")
+            lane.on_room = partial(self._room, directory)
         lane.put(run, done)
 
     def name(self, directory: str, run: Run, done: Done) -> None:
@@ -120,14 +161,27 @@ class ThreadWorker:
         lane = self._names.get(directory)
         if lane is None:
             lane = self._names[directory] = Lane(self._loop, f"names {directory}")
+            lane.on_room = partial(self._room, directory)
         lane.put(run, done)
 
     def background(self, directory: str, run: Run, done: Done) -> None:
         """Do something in a log directory that nobody waits for."""
         lane = self._background.get(directory)
         if lane is None:
-            lane = self._background[directory] = Lane(self._loop, f"background {directory}")
+            lane = self._background[directory] = _ImpatientLane(self._loop, f"background {directory}")
         lane.put(run, done)
+
+    def _room(self, directory: str, has_room: bool) -> None:  # noqa: FBT001
+        """Several lanes may be waiting, and one may have found what another has not."""
+        without = self._without_room.get(directory, 0) + (-1 if has_room else 1)
+        self._without_room[directory] = without
+        if without == (0 if has_room else 1):
+            self.on_room(directory, has_room)
+
+    def wait_no_longer(self) -> None:
+        """Tell of a full disk as of any failure: the end is near."""
+        for lane in self._lanes():
+            lane.wait_no_longer()
 
     def stop(self) -> None:
         """Finish everything queued; the reports still come on the loop."""
@@ -142,3 +196,7 @@ class ThreadWorker:
             *self._names.values(),
             *self._background.values(),
         ]
+
+
+def _nothing(_directory: str, _has_room: bool) -> None:  # noqa: FBT001
+    """Nobody asks."""

@@ -156,9 +156,9 @@ class Moves:
             self._worker.background(move.directory, work, partial(self._made, move, copy))
 
     def _made(self, move: Move, copy: Log, error: StorageError | None) -> None:
-        if error is not None:
+        if error is not None and not error.is_full:
             self._replicas.directory_failed(move.directory, error)
-        if move.directory not in self._log_manager.directories:
+        if error is not None or move.directory not in self._log_manager.directories:
             self._give_up(move)
             return
         self._log_manager.add_copy(copy)

@@ -13,6 +13,8 @@ RULES    1. What is here follows from the metadata image alone: `apply` makes, c
             then it is looked again. Appends to one partition keep their order: while one waits, later ones queue.
          6. A partition that is not here is NOT_LEADER_OR_FOLLOWER when the image knows it, else
             UNKNOWN_TOPIC_OR_PARTITION.
+         7. A full disk is no failure: what was begun waits for room, and so does what coordinators write; clients'
+            appends are refused meanwhile.
 NOT HERE Waiting for data (`purgatory.py` and the fetch handler), what one partition decides (`partition.py`).
 """
 
@@ -82,6 +84,8 @@ class ReplicaManager:
         """The cluster as `partitions` follows it."""
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._failed: set[tuple[str, int]] = set()
+        self.full_directories: set[str] = set()
+        """Log directories that are full at the moment: appends are refused."""
         self._waiting_appends: dict[Partition, deque[Append]] = {}
         self._reading: dict[WouldBlock[Any], list[Callable[[], None]]] = {}
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
@@ -247,6 +251,9 @@ class ReplicaManager:
             done(error.code, None, error)
             return
         append = Append(records, acks, wall_ms, done, origin)
+        if origin == Origin.CLIENT and partition.log.directory in self.full_directories:
+            done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
+            return
         waiting = self._waiting_appends.get(partition)
         if waiting is not None:
             waiting.append(append)
@@ -484,6 +491,15 @@ class ReplicaManager:
         return partition.low_watermark(lambda replica: replica in brokers and not brokers[replica].is_fenced)
 
     # ------------------------------------------------------------ news from storage
+    def room_changed(self, directory: str, has_room: bool) -> None:  # noqa: FBT001
+        """A log directory is full, or has room again (rule 7)."""
+        if has_room:
+            self.full_directories.discard(directory)
+            _log.warning("log directory %s has room again", directory)
+        else:
+            self.full_directories.add(directory)
+            _log.error("log directory %s is full: appends are refused until there is room", directory)
+
     def _change_later(self, directory: str, change: Change) -> None:
         """Change files in the order of the writes to their directory (rule 2)."""
         self._worker.write(directory, 0, change, partial(self._changed, directory))

@@ -4,7 +4,8 @@ RULES    1. What is handed to a `Later` is made before anything that is handed i
             same log directory that are written later. Until then nobody may look for it on the disk.
          2. By itself everything is made at once; whoever may not wait for the disk sets another `Later`
             (`LogManager.later`).
-         3. It never outlives what it changes: taking a log away is a change too, and comes behind all others.
+         3. What found no room on a full disk may be made again, from its beginning.
+         4. It never outlives what it changes: taking a log away is a change too, and comes behind all others.
 NOT HERE Threads, and what a failure means (replication/replica_manager.py).
 """
 

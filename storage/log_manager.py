@@ -481,6 +481,12 @@ class LogManager:
             if not directory.is_writing and (work := self._checkpoint_work(directory)) is not None
         ]
 
+    def forget_checkpoints(self, directory: str) -> None:
+        """They could not be written for want of room: the next are written whatever they hold."""
+        home = self.directories.get(directory)
+        if home is not None:
+            home.checkpoints.known.clear()
+
     def flush_due(self, wall_ms: int) -> list[Log]:
         """The logs that are to be synced now: for `flush.ms`, or because a segment is full."""
         return [log for log in self.logs.values() if log.is_open and log.is_flush_due(wall_ms)]

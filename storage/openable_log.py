@@ -259,11 +259,12 @@ class OpenableLog:
         try:
             if not self.is_offline:
                 change()
-        except StorageError:
+        except StorageError as error:
             if not self.is_offline:  # else the directory failed, or the log was deleted meanwhile
+                if not error.is_full:  # else it is made again
+                    self._pending.discard(pending)
                 raise
-        finally:
-            self._pending.discard(pending)
+        self._pending.discard(pending)
 
     def close(self, *, sync: bool = True) -> None:
         """Close so that it can be opened again without recovery.

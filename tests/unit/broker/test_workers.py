@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterator
 from threading import Thread, current_thread
 from weakref import ref
@@ -11,6 +12,7 @@ import pytest
 
 from broker.workers import QUICK_IN_A_ROW, READERS, TRUSTED_S, UNREPORTED, ThreadWorker
 from replication.work import Done, Run
+from storage.disk import StorageError
 from tests.support.waiting import until
 
 
@@ -163,3 +165,76 @@ def test_after_a_rest_the_thread_finds_out_whether_a_directory_is_still_quick(
     assert directory.write(100, 0)
     clock.now_s += TRUSTED_S + 0.1
     assert not directory.write(100, 0.2)
+
+
+# ---- a full disk ---------------------------------------------------------------------------------------------
+
+FULL = StorageError("write", "data/t-0/0.log", OSError(errno.ENOSPC, "No space left on device"))
+
+
+class Scarce:
+    """A write that finds no room the first times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def work(self) -> None:
+        """Try."""
+        self.times -= 1
+        if self.times >= 0:
+            raise FULL
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.lanes.ROOM_S", 0.001)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("size", [0, 2**30])
+def test_a_write_waits_for_room_and_what_comes_later_waits_behind_it(
+    loop: asyncio.AbstractEventLoop, worker: ThreadWorker, size: int
+) -> None:
+    """lanes.py, rule 3; whoever wants to know is told once when the room is gone, and once when it is back."""
+    told: list[object] = []
+    worker.on_room = lambda directory, has_room: told.append((directory, has_room))
+    worker.write("data", 2**30, lambda: None, told.append)
+    worker.write("data", size, Scarce(5).work, told.append)
+
+    def done(error: StorageError | None) -> None:
+        told.append(error)
+        loop.stop()
+
+    worker.write("data", 0, lambda: told.append("the next"), done)
+    loop.run_forever()
+    assert [what for what in told if what != "the next"] == [None, ("data", False), ("data", True), None, None]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_sync_that_finds_no_room_for_its_small_files_is_done_again(
+    loop: asyncio.AbstractEventLoop, worker: ThreadWorker
+) -> None:
+    """What is synced may be synced again; a sync that has failed itself is another matter."""
+    told: list[StorageError | None] = []
+    worker.sync("data", lambda: Scarce(3).work, lambda error: (told.append(error), loop.stop()))
+    loop.run_forever()
+    assert told == [None]
+    assert not StorageError("sync", "data/t-0/0.log", OSError(errno.ENOSPC, "")).is_full
+
+
+def test_deletions_wait_for_nothing(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:
+    """They make room, so they must not wait behind a checkpoint that needs some."""
+    told: list[StorageError | None] = []
+    worker.background("data", Scarce(1).work, told.append)
+    worker.background("data", lambda: None, lambda _: loop.stop())
+    loop.run_forever()
+    assert told == [FULL]
+
+
+def test_at_the_end_a_full_disk_is_a_failure(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:
+    """Else a broker could not be stopped."""
+    told: list[StorageError | None] = []
+    worker.on_room = lambda _directory, _has_room: worker.wait_no_longer()
+    worker.write("data", 2**30, Scarce(2**30).work, lambda error: (told.append(error), loop.stop()))
+    loop.run_forever()
+    assert told == [FULL]

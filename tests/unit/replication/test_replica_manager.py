@@ -13,7 +13,7 @@ from replication.image import ResourceType
 from replication.partition import FetchPosition, Reader
 from storage.disk import StorageError
 from storage.log import Isolation, Log
-from storage.validation import RejectedRecords
+from storage.validation import Origin, RejectedRecords
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.replica_world import HeldWorker, World, batch, read_regions, waiting
 
@@ -464,6 +464,21 @@ def test_log_that_cannot_be_made_is_a_storage_error_and_its_directory_offline(tm
     assert failed == [str(first)]
     assert refusal(world, "t", 0) == ErrorCode.KAFKA_STORAGE_ERROR
     world.load("t", 1)
+
+
+def test_clients_are_refused_while_a_directory_is_full(world, outcomes):
+    """Rule 7: coordinators are not, for their writes wait; reads go on, and nothing has happened when there is room."""
+    append(world, outcomes)
+    directory = world.partition().log.directory
+    world.replicas.room_changed(directory, has_room=False)
+    append(world, outcomes)
+    assert size_of_read(world) == len(batch())
+    world.replicas.append(
+        "t", 0, batch(), acks=-1, wall_ms=world.wall_ms, done=outcomes.note, origin=Origin.COORDINATOR
+    )
+    world.replicas.room_changed(directory, has_room=True)
+    append(world, outcomes)
+    assert outcomes == [(0, 0), (ErrorCode.KAFKA_STORAGE_ERROR, None), (0, 1), (0, 2)]
 
 
 def test_moved_log_start_is_told_to_sessions(world):

@@ -12,6 +12,7 @@ NOT HERE What a record means (`image.py`), what to think of an end that is not w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -35,9 +36,9 @@ from replication.record_versions import METADATA_VERSION, unknown_level
 from replication.snapshot_files import SnapshotFiles
 from storage.disk import Disk
 from storage.inspection.batches import FoundBatch, walk
-from storage.segments.layout import segment_bases
 
 _KRAFT_VERSION = "kraft.version"
+_SEGMENT = re.compile(r"[0-9]{20}\.log")
 
 
 class LeftOver(NamedTuple):
@@ -102,7 +103,7 @@ def read_metadata(disk: Disk, identity: Identity) -> Replayed:
     """
     path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
     files = disk.listdir(path) if disk.exists(path) else []
-    bases = segment_bases(files)
+    bases = sorted(int(file[:20]) for file in files if _SEGMENT.fullmatch(file))
     snapshots = SnapshotFiles(disk, path, files)
     log_bytes = sum([disk.size(f"{path}/{base:020d}.log") for base in bases])
     loaded = snapshots.load(min(bases, default=0), log_bytes)

@@ -15,7 +15,6 @@ RULES    1. As Apache Kafka does at its start: `.deleted` and `.cleaned` files g
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from protocol.errors import KafkaError
@@ -65,11 +64,6 @@ def settle(disk: Disk, directory: str) -> Layout:
         sorted(logs - (bases[OFFSET_INDEX] & bases[TIME_INDEX])),
         sorted(logs & bases[TRANSACTION_INDEX]),
     )
-
-
-def segment_bases(names: Iterable[str]) -> list[int]:
-    """Base offsets of the logs among the names of a directory, put in order or not."""
-    return sorted(_base(name) for name in names if _is_numbered(name) and name[_DIGITS:] == LOG)
 
 
 def _finish_what_was_begun(disk: Disk, directory: str, names: list[str]) -> None:

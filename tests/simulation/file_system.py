@@ -226,6 +226,13 @@ class FileSystem:
         for file in self._files(self._root):
             file.sync()
 
+    def make_durable(self, path: str) -> None:
+        """A file that was written some time ago, if it is there, with all names that lead to it."""
+        file = self.find(path)
+        while isinstance(file, FileNode) and (path := path.rpartition("/")[0]):
+            file.sync()
+            self.sync_directory(self.directory(path))
+
     def lose_power(self, dice: Random) -> None:
         """Keep what rules 2 and 3 allow."""
         kept: dict[int, int] = {}

@@ -36,7 +36,8 @@ POLICIES = (frozenset({"delete"}), frozenset({"delete"}), frozenset({"compact"})
 class History:
     """The life of a log manager, over many processes."""
 
-    def __init__(self, dice: Random, steps: int = STEPS) -> None:
+    def __init__(self, dice: Random, steps: int = STEPS, *, is_compacting: bool | None = None) -> None:
+        """`is_compacting`: whether compaction comes before all else; None: perhaps."""
         self.dice = dice
         self.trace: list[str] = []
         """What was done."""
@@ -47,8 +48,9 @@ class History:
         self.file_system.sync_all()
         self.now_ms = START_MS
         self.is_faulty = dice.random() < 0.25
-        self._steps_left = steps
         self._is_prompt = dice.random() < 0.4
+        self.is_compacting = dice.random() < 0.3 if is_compacting is None else is_compacting
+        self._steps_left = 2 * steps if self.is_compacting else steps
         self._topics_made = 0
         self.partitions = [self.new_partition(f"t{number}") for number in range(dice.choice((1, 1, 2, 3)))]
         self._begin_process(None)
@@ -87,7 +89,7 @@ class History:
         """Small segments, of all kinds."""
         dice = self.dice
         return LogConfig(
-            cleanup_policy=dice.choice(POLICIES),
+            cleanup_policy=dice.choice(POLICIES[2:] if self.is_compacting else POLICIES),
             segment_bytes=dice.choice((400, 700, 1500, 100_000)),
             segment_ms=dice.choice((300, LONG_MS)),
             segment_index_bytes=dice.choice((36, 10_000)),

@@ -51,6 +51,8 @@ class Cleaning(NamedTuple):
 
     end_offset: int
     wall_ms: int
+    log_end_offset: int
+    """Of the log, then: every replica has all of that, decisions of transactions included."""
 
 
 @dataclass

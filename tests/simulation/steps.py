@@ -5,22 +5,19 @@ NOT HERE Processes and their ends (history.py); what must hold (checks.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BatchBuilder, ControlType, end_txn_marker, parse_header
-from storage.compaction.cleaning import clean
-from storage.compaction.dirt import bounds_of, job_of, last_records, measure
-from storage.compaction.job import Cleaned, Job, Replacement, Resources, Step
-from storage.compaction.offset_map import SLOT_BYTES
 from storage.disk import StorageError
 from storage.log import Log, Origin
 from tests.simulation.checks import check_bounds, check_log
-from tests.simulation.model import Batch, Cleaning, Partition, Written
+from tests.simulation.compaction import Compaction
+from tests.simulation.model import Batch, Partition, Written
 from tests.simulation.simulated_disk import Fault
 from tests.support.logs import Idempotent, refused
 
@@ -30,18 +27,7 @@ if TYPE_CHECKING:
 PLAIN, TRANSACTIONAL = (1, 2), (3, 4)
 KEYS = 6
 CODECS = (Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD)
-RESOURCES = (Resources(), Resources(memory_bytes=5 * SLOT_BYTES, load_factor=0.8, buffer_bytes=300))
 FAULTS = (("sync", 5), ("write", 5), ("write", 28), ("make", 28), ("make", 5), ("read", 5), ("unlink", 5))
-
-
-class Run(NamedTuple):
-    """A compaction under way."""
-
-    partition: Partition
-    log: Log
-    cuts: int
-    job: Job
-    steps: Iterator[Step]
 
 
 class Steps:
@@ -50,15 +36,18 @@ class Steps:
     def __init__(self, history: History) -> None:
         self._history = history
         self._dice = history.dice
-        self._run: Run | None = None
-        self._replacement: Replacement | None = None
+        self._compaction = Compaction(history, self._any)
         weights: dict[Callable[[], None], int] = {
             self.append: 30, self.repeat: 3, self.end_transaction: 5, self.flush: 9, self.work: 14, self.roll: 3,
             self.truncate: 3, self.begin_anew: 1, self.trim: 3, self.retain: 4, self.delete_files: 3,
             self.checkpoint: 6, self.compact: 10, self.change_settings: 2, self.close_idle: 2, self.release: 2,
-            self.begin_epoch: 2, self.delete_topic: 1, self.move: 2, self.look: 4, self.wait: 4, self.break_something: 1,
+            self.begin_epoch: 2, self.delete_topic: 1, self.move: 3, self.look: 4, self.wait: 4, self.break_something: 1,
             self.stop: 2, self.crash: 4,
         }  # fmt: skip
+        if history.is_compacting:
+            weights.update(
+                {self.compact: 40, self.roll: 15, self.flush: 20, self.crash: 2, self.begin_anew: 0, self.trim: 1}
+            )
         self._all, self._all_weights = list(weights), list(weights.values())
         self._loop = [
             self.append, self.append, self.repeat, self.flush, self.end_transaction, self.checkpoint, self.retain, self.trim,
@@ -236,9 +225,12 @@ class Steps:
         if found is None or not self._may_cut(*found):
             return
         partition, log = found
-        offset = self._dice.randint(partition.start, partition.end)
+        replicated = max([partition.start, *(cleaning.log_end_offset for cleaning in partition.cleanings)])
+        if replicated > partition.end:
+            return  # what a compaction has seen every replica has
+        offset = self._dice.randint(replicated, partition.end)
         at = next((b.base_offset for b in partition.batches if b.base_offset < offset < b.next_offset), offset)
-        if at < partition.start:
+        if at < replicated:
             return
         self._forget_behind(partition, at)
         self._history.manager.truncate(log, offset)
@@ -346,75 +338,9 @@ class Steps:
             if partition.log is not None and partition.log.directory == directory and start <= partition.start:
                 partition.durable_start = max(partition.durable_start, start)
 
-    # ---- compaction --------------------------------------------------------------------------------------
-
     def compact(self) -> None:
         """Begin a compaction, or go on with the one under way."""
-        if self._replacement is not None:
-            self._replace()
-        elif self._run is not None:
-            for _ in range(self._dice.choice((1, 3, 10))):
-                if self._run is not None and self._replacement is None:
-                    self._go_on(self._run)
-        else:
-            self._begin_compaction()
-
-    def _begin_compaction(self) -> None:
-        found = self._any()
-        if found is None:
-            return
-        partition, log = found
-        if not log.config.is_compacted or log.is_changing:
-            return
-        job = self._job(log)
-        if job.first_dirty_offset < job.end_offset:
-            partition.cleanings.append(Cleaning(job.end_offset, job.wall_ms))
-            log.is_being_cleaned = True
-            self._run = Run(partition, log, log.cuts, job, clean(self._history.disk, job))
-
-    def _job(self, log: Log) -> Job:
-        now_ms, engine = self._history.now_ms, log.open()
-        dirt = measure(engine, bounds_of(log, now_ms))
-        return job_of(engine, log, dirt, last_records(log.producers), now_ms, self._dice.choice(RESOURCES))
-
-    def _go_on(self, run: Run) -> None:
-        try:
-            step = next(run.steps)
-        except StorageError as error:
-            self._end_compaction(run)
-            if error.errno != 28 and self._is_current(run) and set(run.job.segments) <= set(run.log.open().segments()):
-                raise
-            return
-        except KafkaError:
-            self._end_compaction(run)
-            assert not self._is_current(run), "what lies in the log cannot be compacted"
-            return
-        if isinstance(step, Replacement):
-            self._replacement = step
-            if self._dice.random() < 0.5:
-                self._replace()
-        elif isinstance(step, Cleaned):
-            self._end_compaction(run)
-            if self._is_current(run):
-                run.log.first_dirty_offset = step.next_dirty_offset
-
-    def _replace(self) -> None:
-        run, new = self._run, self._replacement
-        assert run is not None
-        assert new is not None
-        self._replacement = None
-        if not self._is_current(run) or not run.log.replace(
-            new.replaced, new.size, self._history.now_ms, has_aborted=new.has_aborted
-        ):
-            self._end_compaction(run)
-
-    def _end_compaction(self, run: Run) -> None:
-        run.log.is_being_cleaned = False
-        self._run = None
-
-    def _is_current(self, run: Run) -> bool:
-        log = run.log
-        return run.partition.log is log and log.is_open and log.cuts == run.cuts and log.config.is_compacted
+        self._compaction.step()
 
     # ---- everything else ---------------------------------------------------------------------------------
 
@@ -455,6 +381,8 @@ class Steps:
         old = history.partitions[number]
         if old.log is None:
             return
+        # Within seconds of its making nobody could say whose directory it is (docs/simulation.md).
+        history.file_system.make_durable(f"{old.log.path}/partition.metadata")
         history.manager.delete(old.log)
         old.log = None
         history.partitions[number] = new = history.new_partition(old.topic)
@@ -465,6 +393,9 @@ class Steps:
         self._history.lanes.is_quiet = True  # appends are held back, as a broker holds them back for the last stretch
         try:
             self._move()
+        except KafkaError:
+            if not self._history.manager.offline:  # else the copy's directory has failed, or the log's
+                raise
         finally:
             self._history.lanes.is_quiet = False
 
@@ -510,15 +441,19 @@ class Steps:
         copy.flushed(end)
         if log.log_start_offset > copy.log_start_offset:
             copy.trim(log.log_start_offset, history.now_ms)
+        copy_start = copy.log_start_offset  # of a compacted log perhaps further: where the first batch lies
         copy.release()
         history.lanes.run_changes(copy.directory)
         if not copy.release():
             history.manager.drop_copy(copy)
             return
+        if self._dice.random() < 0.3:
+            history.disk.fuse = self._dice.randrange(12)
         partition.places.add(copy.directory)
-        partition.may_be_flushed = partition.end
+        partition.may_be_flushed, partition.may_start = partition.end, copy_start
         history.manager.replace(log, copy)
         partition.log = copy
+        partition.start_at(max(copy_start, partition.start))
         history.lanes.run_changes(copy.directory)
         if partition.log is copy:
             partition.places = {copy.directory}

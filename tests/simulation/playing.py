@@ -1,0 +1,42 @@
+"""Playing histories from seeds, and what is told of one that went wrong."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from random import Random
+from typing import NamedTuple
+
+from tests.simulation.history import History
+
+_log = logging.getLogger("barnabas")
+
+
+class Failure(NamedTuple):
+    """A history in which something does not hold."""
+
+    seed: int
+    what: str
+    """In one line."""
+    story: str
+    """What was done, and where it ended."""
+
+    def __str__(self) -> str:
+        return f"{self.story}\n{self.what}\nThe same again: make sim SEED={self.seed}"
+
+
+def play(seed: int, *, is_compacting: bool | None = None) -> Failure | None:
+    """Go through one history; what went wrong, if anything did."""
+    level, _log.level = _log.level, logging.CRITICAL  # recoveries warn of what they find, and find much
+    history: History | None = None
+    try:
+        history = History(Random(seed), is_compacting=is_compacting)
+        history.run()
+    except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to this seed
+        trace = [] if history is None else history.trace
+        steps = "\n".join(f"{number:4} {step}" for number, step in enumerate(trace, 1))
+        where = "".join(traceback.format_exception(error))
+        return Failure(seed, f"seed {seed}: {type(error).__name__}: {error}", f"{steps}\n{where}")
+    finally:
+        _log.level = level
+    return None

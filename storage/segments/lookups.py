@@ -6,14 +6,18 @@ RULES    1. Who asks for an offset that is being looked up is handed the look-up
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final, NamedTuple
 
 from protocol.errors import KafkaError
+from protocol.records import LENGTH_POSITION, LOG_OVERHEAD
 from storage.blocking import WouldBlock
 from storage.disk import File
 from storage.segments.indexes import OffsetIndex, TimeIndex, TransactionIndex
 
 _KEPT: Final = 64
+
+_LENGTH: Final = Struct(">i")
 
 Place = tuple[int, int] | None
 """Position and size of a batch, if there is one."""
@@ -61,3 +65,14 @@ class Lookups:
         self._found[offset] = found
         if len(self._found) > _KEPT:
             del self._found[next(iter(self._found))]
+
+
+def whole_batches(data: bytes) -> bytes | memoryview:
+    """Without the batch that is cut off at the end, if one is."""
+    whole, end = 0, len(data) - LOG_OVERHEAD
+    while whole <= end:
+        (length,) = _LENGTH.unpack_from(data, whole + LENGTH_POSITION)
+        if whole + length > end:
+            break
+        whole += length + LOG_OVERHEAD
+    return data if whole == len(data) else memoryview(data)[:whole]

@@ -13,11 +13,11 @@ RULES    1. Bytes before `size` are published and never change; those between `s
          5. Indexes that turn out not to fit are built anew on the spot.
          6. Files are made, indexes written out and names changed through a `Later` (storage/changes.py); what was not
             made yet is in memory, and nobody reads it from the disk.
-         7. While it is in service its owner is told of files that were opened and closed, and may close them between two
+         7. Its service is told of files that were opened and closed, and may close them between two
             uses (storage/open_files.py).
          8. What would wait for the disk is looked up by a thread in a copy; the answer is kept for who asks again, and
             the files that the copy has opened are taken over.
-NOT HERE Which segment to ask, when to roll, what to flush (segment_engine.py); names (layout.py).
+NOT HERE Its files (segment_files.py). Which segment to ask, when to roll, what to flush (segment_engine.py); names (layout.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from struct import Struct
-from typing import Protocol
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, BatchHeader, crc_is_valid, parse_header
@@ -37,10 +36,18 @@ from storage.blocking import WouldBlock
 from storage.changes import Later, at_once
 from storage.disk import Disk, File, StorageError
 from storage.engine import BatchInfo, Buffer, Visit
-from storage.open_files import IDLE, USED
-from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
-from storage.segments.layout import DELETED, INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
+from storage.segments.indexes import (
+    NO_TIMESTAMP,
+    CorruptIndex,
+    CorruptTransactionIndex,
+    OffsetIndex,
+    TimeIndex,
+    TransactionIndex,
+)
+from storage.segments.layout import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from storage.segments.lookups import Lookups, Opened, Place
+from storage.segments.segment_files import SegmentFiles
+from storage.segments.service import Service
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
@@ -63,47 +70,28 @@ class _NotAtHand(Exception):
     """A header would have to be read from the disk."""
 
 
-class Owner(Protocol):
-    """Whose segment it is."""
-
-    def has_opened(self, segment: Segment) -> None:
-        """A segment has files open."""
-
-    def has_closed(self, segment: Segment) -> None:
-        """It has none any more."""
-
-
-class Segment:
+class Segment(SegmentFiles):
     """A log file and its indexes."""
 
     __slots__ = (
-        "_copied_size", "_disk", "_ending", "_file", "_first_timestamp", "_is_made", "_lookups", "_max_timestamp",
-        "_offset_index",
-        "_recent_ends", "_recent_positions", "_recent_start", "_time_index", "_transactions", "_unindexed",
-        "base_offset", "created_ms", "directory", "end_offset", "interval", "is_gone", "is_loaded", "owner", "reserved",
-        "size", "usage",
+        "_copied_size", "_first_timestamp", "_lookups", "_max_timestamp", "_offset_index", "_recent_ends",
+        "_recent_positions", "_recent_start", "_time_index", "_transactions", "_unindexed", "created_ms", "end_offset",
+        "interval", "is_loaded", "reserved", "service", "size",
     )  # fmt: skip
 
     def __init__(
         self, disk: Disk, directory: str, base_offset: int, size: int, interval: int, ending: str = ""
     ) -> None:
         """`ending`: of the files' names, while they are not in service."""
-        self._disk = disk
-        self._ending = ending
-        self.directory = directory
-        self.base_offset = base_offset
+        super().__init__(disk, directory, base_offset, ending)
         self.size = size
         self.reserved = size
         self.interval = interval
         self.created_ms = -1
         self._copied_size = _NO_COPY
-        self.is_gone = False  # deleted: a thread that still looks for it finds nothing, and that is all right
-        self._is_made = True  # whether its files are there
-        self.owner: Owner | None = None
-        """None while it is not in service, or a copy."""
-        self.usage = IDLE
+        self.service: Service | None = None
+        """Told of files that are opened and closed; None for a copy."""
         self._lookups: Lookups | None = None
-        self._file: File | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transactions: TransactionIndex | None = None
@@ -119,30 +107,15 @@ class Segment:
     def __repr__(self) -> str:
         return f"Segment({self.path(LOG)!r}, {self.size})"
 
-    def path(self, suffix: str) -> str:
-        """Where one of the files lies."""
-        return f"{self.directory}/{self.base_offset:020d}{suffix}{self._ending}"
-
-    @property
-    def file(self) -> File:
-        """The log file, opened when it is not open."""
-        file = self._file
-        if file is None:
-            is_own = self._copied_size == _NO_COPY  # a copy may come too late: the segment may be deleted
-            file = self._disk.open(self.path(LOG), write=True, create=is_own)
-            self._keep(file)
-        self.usage = USED
-        return file
-
     def _keep(self, file: File) -> None:
-        self._file = file
-        if self.owner is not None:
-            self.owner.has_opened(self)
+        super()._keep(file)
+        if self.service is not None:
+            self.service.has_opened(self)
 
     def _close_file(self) -> None:
-        self._file = None
-        if self.owner is not None:
-            self.owner.has_closed(self)
+        super()._close_file()
+        if self.service is not None:
+            self.service.has_closed(self)
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -165,6 +138,15 @@ class Segment:
             index = self._transactions = TransactionIndex(self._disk, path, self.base_offset)
         return index
 
+    def has_damaged_transactions(self) -> bool:
+        """Whether the index of transactions cannot be read."""
+        try:
+            self.transactions  # noqa: B018
+        except CorruptTransactionIndex as error:
+            _log.warning("%s The log is checked from there on", error)
+            return True
+        return False
+
     # ---- appending ---------------------------------------------------------------------------------------
 
     def create(self, wall_ms: int, later: Later = at_once) -> None:
@@ -176,21 +158,6 @@ class Segment:
         self.is_loaded = True
         self._is_made = False
         later(self._make_files)
-
-    def _make_files(self) -> None:
-        self._disk.unlink(self.path(TRANSACTION_INDEX), missing_ok=True)
-        for suffix in (OFFSET_INDEX, TIME_INDEX, LOG):
-            file = self._disk.open(self.path(suffix), write=True, create=True)
-            if file.size():
-                file.truncate(0)
-        if not self.is_gone:
-            self._keep(file)
-        self._is_made = True
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the log file is open."""
-        return self._file is not None
 
     def load(self) -> None:
         """Learn what an append has to know: end offset, greatest timestamp, bytes since the last entry."""
@@ -376,7 +343,7 @@ class Segment:
 
     def detach(self) -> None:
         """Become a copy: share with the original only what neither changes (rule 8)."""
-        self.owner = None
+        self.service, self._is_copy = None, True
         self._copied_size = self.size if self._offset_index is None else _COPY_OF_OPEN
         self._lookups = None
         self._recent_ends, self._recent_positions = self._recent_ends[:], self._recent_positions[:]
@@ -586,40 +553,10 @@ class Segment:
         if forget:
             self._forget()
 
-    def index_files(self) -> list[File]:
-        """The index files, opened to be synced."""
-        paths = [self.path(suffix) for suffix in INDEXES]
-        return [self._disk.open(path, write=True) for path in paths if self._disk.exists(path)]
-
-    def sync(self) -> None:
-        """Make what stands in the files durable, now."""
-        for file in (self.file, *self.index_files()):
-            file.sync()
-
     def drop(self) -> None:
         """Let go of everything and write nothing more."""
-        self.is_gone = True
-        self._close_file()
+        super().drop()
         self._forget()
-
-    def doom(self, doomed: list[str], later: Later = at_once) -> None:
-        """Give the files their names for deletion; `doomed` gets those names, which are still to be unlinked."""
-        self.drop()
-
-        def change() -> None:
-            for suffix in (LOG, *INDEXES):
-                path = self.path(suffix)
-                if self._disk.exists(path):
-                    self._disk.rename(path, path + DELETED)
-                    doomed.append(path + DELETED)
-
-        later(change)
-
-    def unlink(self) -> None:
-        """Delete the files at once, the log first: an index without a log is deleted at the next start."""
-        self.drop()
-        for suffix in (LOG, *INDEXES):
-            self._disk.unlink(self.path(suffix), missing_ok=True)
 
     def _forget(self) -> None:
         for index in (self._offset_index, self._time_index):

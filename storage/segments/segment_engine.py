@@ -29,9 +29,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from struct import Struct
+from operator import itemgetter
 
-from protocol.records import LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, FileRegion
+from protocol.records import BatchHeader, FileRegion
 from storage.changes import Later, at_once
 from storage.disk import Disk
 from storage.engine import (
@@ -49,33 +49,17 @@ from storage.engine import (
 from storage.log_config import LogConfig
 from storage.open_files import OpenFiles
 from storage.segments.durability import UNKNOWN, Durability
-from storage.segments.indexes import NO_TIMESTAMP, CorruptTransactionIndex
+from storage.segments.indexes import NO_TIMESTAMP
 from storage.segments.layout import LOG, settle
-from storage.segments.lookups import Opened
+from storage.segments.lookups import Opened, whole_batches
 from storage.segments.preallocation import give_back, set_aside
 from storage.segments.replacement import replaced
+from storage.segments.reservations import SegmentReservation
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from storage.segments.service import Service
 from storage.settings import MAX_LONG
 
 _log = logging.getLogger("barnabas.storage")
-
-_LENGTH = Struct(">i")
-
-
-class SegmentReservation(Reservation):
-    """A place in one segment's log."""
-
-    __slots__ = ("is_abandoned", "position", "segment")
-
-    def __init__(
-        self, size: int, batches: Sequence[BatchInfo], segment: Segment, position: int, *, rolled: bool
-    ) -> None:
-        self.size = size
-        self.batches = batches
-        self.rolled = rolled
-        self.segment = segment
-        self.position = position
-        self.is_abandoned = False
 
 
 def no_jitter(limit_ms: int) -> int:  # noqa: ARG001
@@ -104,8 +88,7 @@ class SegmentEngine:
         self._outstanding: deque[SegmentReservation] = deque()
         self._end_offset = UNKNOWN  # until the active segment is loaded
         self._durability = Durability(disk)  # its end is not known either after a clean close: all of the log
-        self._open_files = open_files
-        self._is_in_service = False
+        self._service = Service(open_files)
         self._durable_end = 0  # before it nothing can have been lost
         self.later: Later = at_once
         self.compacted_end = 0
@@ -132,7 +115,8 @@ class SegmentEngine:
             self._durability.new_names()  # a process that was killed has not synced them, perhaps
             self._durability.flushed_end = recovery_point
             starts.append(self._bases[self._slot(recovery_point)])
-        starts += self._with_damaged_transactions()
+        aborted = self._with_aborted
+        starts += [s.base_offset for s in self._segments if s.base_offset in aborted and s.has_damaged_transactions()]
         if starts:
             self._end_offset = min(starts)
             return self._end_offset
@@ -140,17 +124,6 @@ class SegmentEngine:
             self._end_offset = self._durability.flushed_end = self._active.base_offset
             self._active.load()
         return None
-
-    def _with_damaged_transactions(self) -> list[int]:
-        found = []
-        for segment in self._segments:
-            if segment.base_offset in self._with_aborted:
-                try:
-                    segment.transactions  # noqa: B018
-                except CorruptTransactionIndex as error:
-                    _log.warning("%s The log is checked from there on", error)
-                    found.append(segment.base_offset)
-        return found
 
     def bytes_to_recover(self, start_offset: int) -> int:
         """How much `recover` would have to read."""
@@ -227,41 +200,18 @@ class SegmentEngine:
 
     def enter_service(self) -> None:
         """Let files be closed when they are not in use (rule 6)."""
-        self._is_in_service = True
-        for segment in self._segments:
-            self._watch(segment)
+        self._service.begin([segment for segment in self._segments if segment.is_open], self.put_away)
 
     def leave_service(self) -> None:
         """Keep to oneself from now on."""
-        self._is_in_service = False
-        for segment in self._segments:
-            segment.owner = None
-            self.has_closed(segment)
-
-    def has_opened(self, segment: Segment) -> None:
-        """A segment has files open."""
-        if self._open_files is not None:
-            self._open_files.hold(segment, self.put_away)
-
-    def has_closed(self, segment: Segment) -> None:
-        """It has none any more."""
-        if self._open_files is not None:
-            self._open_files.forget(segment)
+        self._service.end(self._segments)
 
     def put_away(self, segment: Segment) -> bool:
-        """Close a segment's files; False when that has to wait for what is being written.
-
-        What is to be written to the active one opens it again: many appends may wait for a slow disk.
-        """
+        """Close a segment's files, where that need not wait; what is still to be written to the active one opens it."""
         is_active = segment is self._active
         if is_active or segment.size == segment.reserved:
             segment.put_away(self.later, forget=not is_active)
         return not segment.is_open
-
-    def _watch(self, segment: Segment) -> None:
-        segment.owner = self
-        if segment.is_open:
-            self.has_opened(segment)
 
     # ---- append ------------------------------------------------------------------------------------------
 
@@ -387,13 +337,7 @@ class SegmentEngine:
         if segment.base_offset >= self._end_offset:
             return b""  # not recovered yet
         data = segment.file.pread(min(max(max_bytes, size), segment.size - position), position)
-        whole, end = 0, len(data) - LOG_OVERHEAD
-        while whole <= end:
-            (length,) = _LENGTH.unpack_from(data, whole + LENGTH_POSITION)
-            if whole + length > end:
-                break
-            whole += length + LOG_OVERHEAD
-        return data if whole == len(data) else memoryview(data)[:whole]
+        return whole_batches(data)
 
     def find_timestamp(self, target_ms: int, offset: int) -> int | None:
         """Base offset of the first batch, at or behind `offset`, with a record as late as `target_ms`."""
@@ -411,7 +355,7 @@ class SegmentEngine:
         if not self.size_bytes:
             return None
         self.end_offset  # noqa: B018  (the active segment's index may be behind until it is loaded)
-        return max([segment.max_timestamp for segment in self._segments if segment.size], key=_timestamp)
+        return max([segment.max_timestamp for segment in self._segments if segment.size], key=itemgetter(0))
 
     def copy(self) -> SegmentEngine:
         """Copies of all segments, for looking only."""
@@ -421,7 +365,6 @@ class SegmentEngine:
 
     def detach(self) -> None:
         """Become a copy: share nothing with the original that either changes."""
-        self._is_in_service = False
         self._segments = [segment.copy() for segment in self._segments]
         self._bases = self._bases[:]
         self._with_aborted = self._with_aborted.copy()
@@ -523,8 +466,7 @@ class SegmentEngine:
             segment.drop()
         self._segments[slot : slot + len(old)] = [new]
         self._bases[slot : slot + len(old)] = [new.base_offset]
-        if self._is_in_service:
-            self._watch(new)
+        new.service = self._service
         if has_aborted:
             self._with_aborted.add(new.base_offset)
         self.later(change)
@@ -598,8 +540,7 @@ class SegmentEngine:
     def _add(self, segment: Segment) -> None:
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
-        if self._is_in_service:
-            self._watch(segment)
+        segment.service = self._service
 
     def _create(self, base_offset: int, wall_ms: int, later: Later) -> Segment:
         segment = Segment(self._disk, self._directory, base_offset, 0, self._config.index_interval_bytes)
@@ -656,7 +597,3 @@ class SegmentEngine:
         config = self._config
         limit_ms = min(config.segment_jitter_ms, config.segment_ms)
         self._roll_ms = config.segment_ms - (self._jitter(limit_ms) if limit_ms else 0)
-
-
-def _timestamp(found: tuple[int, int]) -> int:
-    return found[0]

@@ -167,7 +167,7 @@ def test_who_leaves_service_is_forgotten(tmp_path: Path) -> None:
     files = OpenFiles(disk)
     filled(tmp_path, 25, config=SMALL).close()
     engine = opened(tmp_path, SMALL, disk=disk)
-    engine._open_files = files
+    engine._service._open_files = files
     for offset in range(25):
         read(engine, offset)
     engine.enter_service()

@@ -1,0 +1,99 @@
+"""The files of one segment: where they lie, made, opened, renamed, deleted.
+
+NOT HERE What stands in them (segment.py), their names (layout.py), when they are closed (storage/open_files.py).
+"""
+
+from __future__ import annotations
+
+from storage.changes import Later, at_once
+from storage.disk import Disk, File
+from storage.open_files import IDLE, USED
+from storage.segments.layout import DELETED, INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
+
+
+class SegmentFiles:
+    """A log and its indexes; the log is opened when it is first used."""
+
+    __slots__ = ("_disk", "_ending", "_file", "_is_copy", "_is_made", "base_offset", "directory", "is_gone", "usage")
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, ending: str) -> None:
+        self._disk = disk
+        self._ending = ending
+        self._file: File | None = None
+        self._is_copy = False
+        self._is_made = True  # whether the files are there
+        self.directory = directory
+        self.base_offset = base_offset
+        self.is_gone = False
+        """Deleted: a thread that still looks for it finds nothing, and that is all right."""
+        self.usage = IDLE
+
+    def path(self, suffix: str) -> str:
+        """Where one of the files lies."""
+        return f"{self.directory}/{self.base_offset:020d}{suffix}{self._ending}"
+
+    @property
+    def file(self) -> File:
+        """The log file, opened when it is not open."""
+        file = self._file
+        if file is None:
+            # A copy may come too late: the segment may be deleted.
+            file = self._disk.open(self.path(LOG), write=True, create=not self._is_copy)
+            self._keep(file)
+        self.usage = USED
+        return file
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the log file is open."""
+        return self._file is not None
+
+    def index_files(self) -> list[File]:
+        """The index files, opened to be synced."""
+        paths = [self.path(suffix) for suffix in INDEXES]
+        return [self._disk.open(path, write=True) for path in paths if self._disk.exists(path)]
+
+    def sync(self) -> None:
+        """Make what stands in the files durable, now."""
+        for file in (self.file, *self.index_files()):
+            file.sync()
+
+    def drop(self) -> None:
+        """Let go of everything and write nothing more."""
+        self.is_gone = True
+        self._close_file()
+
+    def doom(self, doomed: list[str], later: Later = at_once) -> None:
+        """Give the files their names for deletion; `doomed` gets those names, which are still to be unlinked."""
+        self.drop()
+
+        def change() -> None:
+            for suffix in (LOG, *INDEXES):
+                path = self.path(suffix)
+                if self._disk.exists(path):
+                    self._disk.rename(path, path + DELETED)
+                    doomed.append(path + DELETED)
+
+        later(change)
+
+    def unlink(self) -> None:
+        """Delete the files at once, the log first: an index without a log is deleted at the next start."""
+        self.drop()
+        for suffix in (LOG, *INDEXES):
+            self._disk.unlink(self.path(suffix), missing_ok=True)
+
+    def _make_files(self) -> None:
+        self._disk.unlink(self.path(TRANSACTION_INDEX), missing_ok=True)
+        for suffix in (OFFSET_INDEX, TIME_INDEX, LOG):
+            file = self._disk.open(self.path(suffix), write=True, create=True)
+            if file.size():
+                file.truncate(0)
+        if not self.is_gone:
+            self._keep(file)
+        self._is_made = True
+
+    def _keep(self, file: File) -> None:
+        self._file = file
+
+    def _close_file(self) -> None:
+        self._file = None

@@ -1,0 +1,313 @@
+"""Transactions beside Apache Kafka: the same scenarios, the same answers to the same bytes, and each other's records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas import Broker
+from protocol.codec import decode
+from protocol.errors import ErrorCode
+from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
+from protocol.messages.metadata import FindCoordinatorRequest
+from protocol.messages.produce_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from protocol.messages.stored import TransactionLogKey, TransactionLogValue
+from protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    DescribeProducersRequest,
+    DescribeProducersRequestTopic,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from protocol.records import BatchBuilder, headers, records
+from protocol.schema import Message
+from tests.conformance.test_groups import log_of
+from tests.scenarios.kafka_brokers import Brokers
+from tests.support.group_world import LocalWorld
+from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios" / "transactions").glob("*.txt"))
+SETTINGS = {"transaction.state.log.num.partitions": 1, "auto.create.topics.enable": "false"}
+STRANGER = 2**40  # a producer id that was given to nobody
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[Brokers]:
+    with Brokers() as started:
+        yield started
+
+
+@needs_kafka
+@pytest.mark.parametrize("file", SCENARIOS, ids=lambda file: file.stem)
+def test_apache_kafka_gives_the_same_transcript(brokers: Brokers, file: Path) -> None:
+    """transactions.py: what the scenarios expect of us is what Kafka answers to the same bytes."""
+    text = file.read_text()
+    assert brokers.run(text) == text
+
+
+class Script:
+    """Asks one broker, and writes down what it answers; producer ids are shown as they come, from 0 on."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.client = RawClient(bootstrap)
+        self.lines: list[str] = []
+
+    def note(self, what: str, *told: object) -> None:
+        """A line of the transcript."""
+        self.lines.append(f"{what}: {', '.join(map(str, told))}")
+
+    def prepare(self) -> None:
+        """Topics and coordinators are there."""
+        topics = [CreatableTopic(name="t", num_partitions=3, replication_factor=1)]
+        assert not self.client.ask(CreateTopicsRequest(topics=topics), 5).topics[0].error_code
+        asked = FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
+        until(lambda: not self.client.ask(asked, 4).coordinators[0].error_code, "a coordinator")
+        until(lambda: self.producers(2)[0] == "NONE", "a partition")
+
+    def init(self, name: str, version: int = 5) -> tuple[int, int]:
+        """Begin with a transactional id."""
+        asked = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+        answer = until(lambda: _if_it_succeeds(self.client.ask(asked, version)), "a producer id")
+        self.note(f"init {name}", answer.producer_id, answer.producer_epoch)
+        return answer.producer_id, answer.producer_epoch
+
+    def produce(self, what: str, name: str | None, batches: list[tuple[str, int, bytes]], version: int = 12) -> None:
+        """Send Produce and note what each partition says."""
+        topics = [
+            TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=index, records=data)])
+            for topic, index, data in batches
+        ]
+        request = ProduceRequest(transactional_id=name, acks=-1, timeout_ms=5000, topic_data=topics)
+        answer = self.client.ask(request, version)
+        told = [
+            (topic.name, one.index, ErrorCode(one.error_code).name, one.base_offset)
+            for topic in answer.responses
+            for one in topic.partition_responses
+        ]
+        self.note(f"produce {what}", *sorted(told))
+
+    def add(self, name: str, producer: tuple[int, int], index: int) -> None:
+        """AddPartitionsToTxn of a client."""
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=producer[0],
+            v3_and_below_producer_epoch=producer[1],
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[index])],
+        )
+        (topic,) = self.client.ask(request, 3).results_by_topic_v3_and_below
+        self.note("add", ErrorCode(topic.results_by_partition[0].partition_error_code).name)
+
+    def end(self, name: str, producer: tuple[int, int], *, commit: bool, version: int = 5) -> tuple[int, int]:
+        """End a transaction, and wait until all markers are there."""
+        request = EndTxnRequest(
+            transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], committed=commit
+        )
+        answer = self.client.ask(request, version)
+        self.note("end", ErrorCode(answer.error_code).name, answer.producer_id, answer.producer_epoch)
+        describe = DescribeTransactionsRequest(transactional_ids=[name])
+        until(
+            lambda: "Prepare" not in self.client.ask(describe, 0).transaction_states[0].transaction_state,
+            "the end of a transaction",
+        )
+        return answer.producer_id, answer.producer_epoch
+
+    def marker(
+        self, what: str, producer: tuple[int, int], index: int, *, commit: bool, version: int = 0, epoch: int = 0,
+        topic: str = "t",
+    ) -> None:  # fmt: skip
+        """Write a marker by hand."""
+        marker = WritableTxnMarker(
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            transaction_result=commit,
+            coordinator_epoch=epoch,
+            transaction_version=version,
+            topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
+        )
+        answer = self.client.ask(WriteTxnMarkersRequest(markers=[marker]), 2)
+        self.note(f"marker {what}", ErrorCode(answer.markers[0].topics[0].partitions[0].error_code).name)
+
+    def producers(self, index: int, topic: str = "t") -> tuple[str, list[Any]]:
+        """Who writes to a partition."""
+        asked = DescribeProducersRequest(topics=[DescribeProducersRequestTopic(name=topic, partition_indexes=[index])])
+        one = self.client.ask(asked, 0).topics[0].partitions[0]
+        known = [
+            (
+                who.producer_id,
+                who.producer_epoch,
+                who.last_sequence,
+                who.coordinator_epoch,
+                who.current_txn_start_offset,
+            )
+            for who in one.active_producers
+        ]
+        return ErrorCode(one.error_code).name, sorted(known)
+
+    def visible(self, index: int) -> None:
+        """What a committed reader sees: where it ends, and what is to be skipped."""
+        ends = []
+        for isolation in (0, 1):
+            part = ListOffsetsPartition(partition_index=index, timestamp=-1)
+            asked = ListOffsetsRequest(
+                isolation_level=isolation, topics=[ListOffsetsTopic(name="t", partitions=[part])]
+            )
+            ends.append(self.client.ask(asked, 6).topics[0].partitions[0].offset)
+        part = FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
+        fetch = FetchRequest(
+            max_wait_ms=0, min_bytes=0, isolation_level=1, topics=[FetchTopic(topic="t", partitions=[part])]
+        )
+        found = self.client.ask(fetch, 12).responses[0].partitions[0]
+        aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
+        stable = (found.high_watermark, found.last_stable_offset)
+        offsets = [header.base_offset for _, header in headers(bytes(found.records or b""))]
+        self.note(f"visible in {index}", ends, stable, sorted(aborted), offsets)
+
+
+def _if_it_succeeds(answer: Any) -> Any:
+    return None if answer.error_code else answer
+
+
+def batch(producer: tuple[int, int], sequence: int, *, transactional: bool = True) -> bytes:
+    builder = BatchBuilder(
+        producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, transactional=transactional
+    )
+    builder.append(1_790_000_000_000, b"k", b"v")
+    return bytes(builder.build())
+
+
+def new_producers(script: Script) -> None:
+    """Their records begin, and go on with, a transaction; its end raises the epoch."""
+    one = script.init("new")
+    script.produce("the first", "new", [("t", 0, batch(one, 0)), ("t", 1, batch(one, 0)), ("u", 0, batch(one, 0))])
+    script.note("producers", script.producers(0))
+    script.visible(0)
+    script.produce("without a transaction", "new", [("t", 0, batch(one, 1, transactional=False))])
+    following = script.end("new", one, commit=True)
+    script.visible(0)
+    script.produce("of the last epoch", "new", [("t", 0, batch(one, 1))])
+    script.produce("that goes on", "new", [("t", 0, batch(following, 1))])
+    script.produce("that begins", "new", [("t", 0, batch(following, 0)), ("t", 2, batch(following, 0))])
+    script.produce("again", "new", [("t", 2, batch(following, 0))])
+    script.produce("of another id", "old", [("t", 2, batch(following, 1))])
+    script.produce("without an id", None, [("t", 2, batch(following, 1))])
+    other = script.init("other")
+    script.produce("of two", "new", [("t", 0, batch(following, 1)), ("t", 1, batch(other, 0))])
+    script.end("new", following, commit=False)
+    script.visible(0)
+    script.visible(2)
+    script.note("producers", script.producers(0), script.producers(2), script.producers(9), script.producers(0, "u"))
+
+
+def old_producers(script: Script) -> None:
+    """They add their partitions, and what they did not add is refused, as each version can be told."""
+    one = script.init("old", 4)
+    for version in (9, 11):
+        script.produce("that was not added", "old", [("t", 1, batch(one, 0))], version)
+    script.add("old", one, 1)
+    script.produce("that was added", "old", [("t", 1, batch(one, 0))], 11)
+    script.produce("that goes on", "old", [("t", 1, batch(one, 1))], 9)
+    script.visible(1)
+    script.end("old", one, commit=False, version=4)
+    script.produce("too late", "old", [("t", 1, batch(one, 2))], 11)
+    script.add("old", one, 1)
+    script.produce("in the next", "old", [("t", 1, batch(one, 2))], 11)
+    script.end("old", one, commit=True, version=4)
+    script.visible(1)
+
+
+def markers_by_hand(script: Script) -> None:
+    """What a coordinator that is late, or an administrator, may and may not end."""
+    nobody = (STRANGER, 3)
+    script.marker("where there is nothing", nobody, 0, commit=True)
+    script.marker("again", nobody, 0, commit=True)
+    script.marker("of before", (STRANGER, 2), 0, commit=True)
+    script.marker("again, of version 2", nobody, 0, commit=True, version=2)
+    script.marker("of a later epoch", (STRANGER, 4), 0, commit=False, version=2)
+    script.marker("of before, of version 2", nobody, 0, commit=False, version=2)
+    script.marker("of a later coordinator", (STRANGER, 4), 0, commit=False, epoch=5)
+    script.marker("of an earlier coordinator", (STRANGER, 4), 0, commit=False, epoch=4)
+    script.marker("where nothing is", nobody, 9, commit=True)
+    script.marker("of nobody", (-1, 0), 0, commit=True)
+    script.marker("without an epoch", (STRANGER, -1), 0, commit=True)
+    one = script.init("hand")
+    script.produce("that is open", "hand", [("t", 2, batch(one, 0))])
+    script.marker("of the same epoch, of version 2", one, 2, commit=True, version=2)
+    script.note("producers", [known for known in script.producers(2)[1] if known[0] == one[0]])
+    script.marker("of the same epoch", one, 2, commit=False)
+    script.note("producers", [known for known in script.producers(2)[1] if known[0] == one[0]])
+    script.end("hand", one, commit=True)
+    script.visible(2)
+
+
+def told(directory: Path) -> list[Any]:
+    """What a partition of `__transaction_state` says, without times."""
+    found: list[Any] = []
+    data = (directory / "00000000000000000000.log").read_bytes()
+    for at, header in headers(data):
+        for record in records(data, at, header, max_bytes=1 << 20):
+            assert record.key is not None
+            assert record.value is not None
+            version = record.value[1]
+            value = decode(TransactionLogValue, version, record.value, 2)
+            value.transaction_last_update_timestamp_ms = 0
+            value.transaction_start_timestamp_ms = min(value.transaction_start_timestamp_ms, 0)
+            for topic in value.transaction_partitions or ():
+                topic.partition_ids.sort()
+            found.append((decode(TransactionLogKey, 0, record.key, 2).transactional_id, version, repr(value)))
+    return found
+
+
+STEPS: list[Callable[[Script], None]] = [new_producers, old_producers, markers_by_hand]
+
+
+@needs_kafka
+def test_the_same_requests_get_the_same_answers_and_leave_the_same_records(tmp_path: Path) -> None:
+    """Design D1: field by field what Kafka answers, record by record what it writes; and what it wrote we can read."""
+    scripts = []
+    dumps = []
+    ours = Broker(data_dir=tmp_path / "ours", settings=SETTINGS)
+    theirs = ApacheKafka(SETTINGS, data_dir=tmp_path / "theirs")
+    for broker in (theirs, ours):
+        with broker as running:
+            script = Script(running.bootstrap)
+            script.prepare()
+            for step in STEPS:
+                step(script)
+            describe: Message = DescribeTransactionsRequest(transactional_ids=["new", "old", "hand", "other"])
+            states = script.client.ask(describe, 0).transaction_states
+            scripts.append(script.lines)
+        dumps.append(told(broker.data_dir / "__transaction_state-0"))
+    assert "\n".join(scripts[1]) == "\n".join(scripts[0])
+    assert "\n".join(map(str, dumps[1])) == "\n".join(map(str, dumps[0]))
+    reader = LocalWorld()
+    reader.create_topic("__transaction_state", 1)
+    reader.transaction_logs = [log_of(tmp_path / "theirs" / "__transaction_state-0")]
+    reader.restart()
+    found = reader.ask(describe, 0).transaction_states
+    assert [(one.transaction_state, one.producer_id, one.producer_epoch) for one in found] == [
+        (one.transaction_state, one.producer_id, one.producer_epoch) for one in states
+    ]
+    log = tmp_path / "ours" / "__transaction_state-0" / "00000000000000000000.log"
+    dump = run_tool("org.apache.kafka.tools.DumpLogSegments", "--transaction-log-decoder", "--files", log)
+    assert dump.returncode == 0, dump.stderr
+    assert dump.stdout.count('"transactionalId":"new"') == len([one for one in dumps[1] if one[0] == "new"])

@@ -89,7 +89,7 @@ class SyncRounds(Lane):
     # ------------------------------------------------------------ in the kernel
     def _hand_to_kernel(self, runs: list[Run], dones: list[Done]) -> bool:
         """Whether it has taken the round (rule 2)."""
-        syncs = [run for run in runs if isinstance(run, Sync) and not run.steps]
+        syncs = [run for run in runs if isinstance(run, Sync) and run.is_of_files]
         files = [file for sync in syncs for file in sync.files]
         if len(syncs) < len(runs) or not 1 < len(files) <= CAPACITY or not all(map(is_plain, files)):
             return False

@@ -64,7 +64,12 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
 
 def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = True) -> None:
     """Replace a leader epoch checkpoint."""
-    _write(disk, path, [f"{epoch} {offset}" for epoch, offset in epochs], sync=sync)
+    disk.replace_atomically(path, epochs_text(epochs), sync=sync)
+
+
+def epochs_text(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """What a leader epoch checkpoint holds."""
+    return _text([f"{epoch} {offset}" for epoch, offset in epochs])
 
 
 def read_topic_id(disk: Disk, path: str) -> bytes | None:
@@ -94,8 +99,11 @@ def write_topic_id(disk: Disk, path: str, topic_id: bytes, *, sync: bool = True)
 
 
 def _write(disk: Disk, path: str, entries: list[str], *, sync: bool = True) -> None:
-    text = "\n".join([_VERSION, str(len(entries)), *entries, ""])
-    disk.replace_atomically(path, text.encode(), sync=sync)
+    disk.replace_atomically(path, _text(entries), sync=sync)
+
+
+def _text(entries: list[str]) -> bytes:
+    return "\n".join([_VERSION, str(len(entries)), *entries, ""]).encode()
 
 
 def _numbered(disk: Disk, path: str, fields: int) -> list[tuple[int, list[str]]]:

@@ -32,6 +32,9 @@ Buffer = bytes | bytearray | memoryview
 
 _WANTED_BYTES = 256 * 1024  # of one wish to the kernel; of longer ones it may forget a part
 
+TEMPORARY = ".tmp"
+"""What is being written beside a file."""
+
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 
 _locked: set[tuple[int, int]] = set()
@@ -362,18 +365,26 @@ class Disk:
         with _reported("read", path), open(path, "rb") as file:
             return file.read()
 
+    def write_beside(self, path: str, data: Buffer) -> File:
+        """Write what a file is to hold under a name of its own; `put_in_place` gives it the file's, when it is durable."""
+        file = self.open(path + TEMPORARY, write=True, create=True)
+        file.truncate(0)
+        file.pwrite(data, 0)
+        return file
+
+    def put_in_place(self, path: str) -> None:
+        """Let a file hold what was written beside it."""
+        self.rename(path + TEMPORARY, path)
+
     def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True) -> None:
         """Give a file new contents so that a reader, or a crash, finds either the old or the new ones."""
-        temporary = path + ".tmp"
-        file = self.open(temporary, write=True, create=True)
+        file = self.write_beside(path, data)
         try:
-            file.truncate(0)
-            file.pwrite(data, 0)
             if sync:
                 file.sync()
         finally:
             file.close()
-        self.rename(temporary, path)
+        self.put_in_place(path)
         if sync:
             self.sync_dir(os.path.dirname(path) or ".")
 
@@ -390,23 +401,35 @@ class Disk:
         return SyncQueue.open()
 
     def sync_together(self, files: Sequence[File]) -> dict[File, StorageError]:
-        """Make the data and sizes of many files durable; what failed, and that is final."""
-        plain = [file for file in files if is_plain(file)]
-        failures = sync_results([file for file in files if not is_plain(file)], [])
-        for start in range(0, len(plain), CAPACITY):
-            some = plain[start : start + CAPACITY]
-            failures |= sync_results(some, self._sync_at_a_time(some))
+        """Make the data and sizes of many files durable, and the names in directories; what failed, and that is final."""
+        kinds = [file for file in files if is_plain(file)], [file for file in files if _is_plain_directory(file)]
+        failures = sync_results([file for file in files if not is_plain(file) and not _is_plain_directory(file)], [])
+        for kind in kinds:
+            for start in range(0, len(kind), CAPACITY):
+                some = kind[start : start + CAPACITY]
+                failures |= sync_results(some, self._sync_at_a_time(some, are_directories=kind is kinds[1]))
         return failures
 
-    def _sync_at_a_time(self, files: Sequence[File]) -> list[int]:
+    def _sync_at_a_time(self, files: Sequence[File], *, are_directories: bool) -> list[int]:
         queue = None
         if len(files) > 1:
             queue = self._sync_queues.pop() if self._sync_queues else self.sync_queue()
-        if queue is None or not queue.begin([file.fileno() for file in files]):
+        if queue is None or not queue.begin([file.fileno() for file in files], are_directories=are_directories):
             return []
         numbers = queue.wait()
         self._sync_queues.append(queue)
         return numbers
+
+    def sync_dirs(self, paths: Sequence[str]) -> dict[str, StorageError]:
+        """Make names made, changed or removed in many directories durable; what failed."""
+        failures: dict[str, StorageError] = {}
+        directories: list[File] = []
+        for path in paths:
+            try:
+                directories.append(self.open_directory(path))
+            except StorageError as error:
+                failures[path] = error
+        return failures | {file.path: error for file, error in self.sync_together(directories).items()}
 
     def sync_all(self, path: str, write_out: Callable[[], None]) -> None:
         """Call `write_out`, then make everything durable that it wrote anywhere on the file system of `path`.
@@ -459,6 +482,10 @@ class Disk:
 def is_plain(file: File) -> bool:
     """Whether the kernel may sync it in place of its own method."""
     return type(file).sync is File.sync
+
+
+def _is_plain_directory(file: File) -> bool:
+    return type(file).sync is Directory.sync
 
 
 def sync_results(files: Sequence[File], numbers: Sequence[int]) -> dict[File, StorageError]:

@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from storage.checkpoints import CorruptCheckpoint, read_epochs, write_epochs
+from storage.checkpoints import CorruptCheckpoint, epochs_text, read_epochs, write_epochs
 from storage.disk import Disk
 
 UNDEFINED: Final = -1
@@ -107,6 +107,13 @@ class LeaderEpochs:
             return None
         self._is_written = True
         return _writing(self._disk, self.path, self.entries())
+
+    def collect(self) -> list[tuple[str, bytes]]:
+        """The same as what is to be written, by its path."""
+        if self._is_written:
+            return []
+        self._is_written = True
+        return [(self.path, epochs_text(self.entries()))]
 
     def _keep(self, epochs: list[int], offsets: list[int]) -> None:
         self._epochs, self._offsets = epochs, offsets

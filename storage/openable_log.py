@@ -28,7 +28,6 @@ from storage.elsewhere import Elsewhere
 from storage.engine import Engine, EngineFactory
 from storage.leader_epochs import UNDEFINED, LeaderEpochs
 from storage.log_config import LogConfig
-from storage.partition_directory import names_sync
 from storage.producers import ProducerState
 from storage.recovery import OpenParts, open_parts
 from storage.snapshots import Snapshots
@@ -404,15 +403,18 @@ class OpenableLog:
         """What makes the log durable up to its present end; say `flushed` with that end when it has succeeded."""
         engine = self.open()
         self._settling[engine.end_offset] = self._undecided_from(engine)
-        files = engine.collect_sync().files
-        steps = [self._epochs.collect_write(), self._snapshots.collect_sync()]
+        snapshots, epochs = self._snapshots.collect_sync(), self._epochs.collect()
+        names = [self.path] if snapshots or epochs else []
+        written = []
         if not self._is_named_durably:
             self._is_named_durably = True
-            steps.append(names_sync(self._disk, self.directory, self.path))
+            names, written = [self.path, self.directory], [f"{self.path}/{PARTITION_METADATA}"]
+        files = [*engine.collect_sync().files, *snapshots]
         self._appends.has_rolled = False
         self._unflushed_since_ms = -1
         # Not wanted any more: the directory failed, or the log was deleted while the thread was at work.
-        return Sync(self._disk, files, [step for step in steps if step is not None], lambda: not self.is_offline)
+        is_wanted = lambda: not self.is_offline  # noqa: E731
+        return Sync(self._disk, files, is_wanted, replaced=epochs, written=written, names=names)
 
     def flushed(self, end_offset: int) -> None:
         """All before `end_offset` is durable: a sync work made when the log ended there has succeeded."""

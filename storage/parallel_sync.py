@@ -2,7 +2,7 @@
 
 RULES    1. Linux does it (io_submit with IOCB_CMD_FDSYNC, since 4.18): the files share the commits of the file system's
             journal and the flushes of the device, and no thread of ours waits. Every file has an answer of its own, the
-            one that fdatasync would give.
+            one that fdatasync would give, or of a directory fsync.
          2. What the system does not take is UNTRIED: who asked syncs it by itself. Where it offers nothing, `open` says so.
          3. One queue has one round under way. Its descriptor is readable when some of it has ended.
          4. ctypes is loaded by the first queue: a start does not pay for it. Its calls that cannot wait keep the
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 CAPACITY: Final = 256
 UNTRIED: Final = -1
+_FSYNC: Final = 2
 _FDSYNC: Final = 3
 _TELLS: Final = 1  # the descriptor that the request names
 _CALLS: Final = {
@@ -51,6 +52,7 @@ class SyncQueue:
         self._context = ctypes.c_ulong(0)
         self._numbers: list[int] = []
         self._under_way = 0
+        self._descriptor = -1
         if self._call(setup, self._long(CAPACITY), ctypes.byref(self._context)):
             raise self._error()
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -70,11 +72,12 @@ class SyncQueue:
         """What is readable when something has ended (rule 3)."""
         return self._descriptor
 
-    def begin(self, descriptors: Sequence[int]) -> bool:
-        """Begin to sync at most CAPACITY files; False where the system takes none."""
+    def begin(self, descriptors: Sequence[int], *, are_directories: bool = False) -> bool:
+        """Begin to sync at most CAPACITY files, or directories; False where the system takes none."""
+        kind = _FSYNC if are_directories else _FDSYNC
         for place, descriptor in enumerate(descriptors):
             at = place * _REQUEST.size
-            _REQUEST.pack_into(self._requests, at, place, 0, 0, _FDSYNC, 0, descriptor, _TELLS, self._descriptor)
+            _REQUEST.pack_into(self._requests, at, place, 0, 0, kind, 0, descriptor, _TELLS, self._descriptor)
         self._numbers = [UNTRIED] * len(descriptors)
         taken = self._call(self._submit, self._context, self._long(len(descriptors)), self._pointers)
         self._under_way = max(taken, 0)
@@ -95,9 +98,14 @@ class SyncQueue:
         return numbers
 
     def close(self) -> None:
-        """Give it back, when what is under way has ended."""
-        self._waiting_call(self._destroy, self._context)
-        os.close(self._descriptor)
+        """Give it back, when what is under way has ended; harmless when done already. The system has few to give."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._waiting_call(self._destroy, self._context)
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
 
     def _reap(self, call: Callable[..., int], least: int) -> list[int] | None:
         count = call(self._get_events, self._context, self._long(least), self._long(CAPACITY), self._events, None)

@@ -12,7 +12,6 @@ NOT HERE Which partitions belong here (replication), the files inside (the engin
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Final
 
 from storage.checkpoints import PARTITION_METADATA, TopicPartition, partition_metadata
@@ -46,16 +45,3 @@ def make(disk: Disk, path: str, topic_id: bytes) -> None:
     file = disk.open(f"{path}/{PARTITION_METADATA}", write=True, create=True)
     file.pwrite(partition_metadata(topic_id), 0)
     file.close()
-
-
-def names_sync(disk: Disk, log_directory: str, path: str) -> Callable[[], None]:
-    """What makes a new directory and its metadata durable (rule 1), for a thread."""
-
-    def run() -> None:
-        metadata = f"{path}/{PARTITION_METADATA}"
-        if disk.exists(metadata):
-            disk.open(metadata, write=True).sync()
-        disk.sync_dir(path)
-        disk.sync_dir(log_directory)
-
-    return run

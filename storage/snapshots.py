@@ -11,11 +11,11 @@ NOT HERE Its bytes (producers.py); when to take one (log.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 from storage.changes import Later, at_once
-from storage.disk import Disk
+from storage.disk import Disk, File
 from storage.producers import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
 
 
@@ -46,21 +46,11 @@ class Snapshots:
         if offset not in self.offsets:
             self.offsets = sorted([*self.offsets, offset])
 
-    def collect_sync(self) -> Callable[[], None] | None:
-        """What makes them durable, for a thread; None when they are."""
-        disk, directory = self._disk, self._directory
+    def collect_sync(self) -> list[File]:
+        """What has to be synced, and then the directory, so that they are durable."""
         # Opened here: one may be deleted before the thread comes to it.
         unsynced, self._unsynced = self._unsynced, []
-        files = [disk.open(path, write=True) for path in unsynced if disk.exists(path)]
-        if not files:
-            return None
-
-        def run() -> None:
-            for file in files:
-                file.sync()
-            disk.sync_dir(directory)
-
-        return run
+        return [self._disk.open(path, write=True) for path in unsynced if self._disk.exists(path)]
 
     def restore(self, producers: ProducerState, end_offset: int) -> int | None:
         """Make `producers` know what the newest snapshot at or before `end_offset` holds; its offset, or None."""

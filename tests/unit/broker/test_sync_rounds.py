@@ -46,7 +46,7 @@ class Rounds:
     def log(self, disk: Disk, name: str) -> Callable[[], Sync]:
         file: File = disk.open(f"{self.directory}/{name}", write=True, create=True)
         file.pwrite(b"bytes", 0)
-        return lambda: Sync(disk, [file], [], lambda: True)
+        return lambda: Sync(disk, [file], lambda: True)
 
     def run(self) -> None:
         self.loop.run_forever()

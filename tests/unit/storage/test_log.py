@@ -391,8 +391,8 @@ def test_a_sync_during_a_deletion_is_no_failure(make: MakeLog, monkeypatch: pyte
         append(log, BIG, epoch=log.log_end_offset)
         work = log.sync_work()
         monkeypatch.setattr(
-            "storage.leader_epochs.write_epochs",
-            lambda disk, path, *_, delete=delete, **__: (log.delete() if delete else None, fail(path)),
+            "storage.disk.Disk.put_in_place",
+            lambda disk, path, *, delete=delete: (log.delete() if delete else None, fail(path)),
         )
         if delete:
             work()

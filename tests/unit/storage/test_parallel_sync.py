@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from storage.disk import Disk, File, sync_results
+from storage.disk import Disk, File, StorageError, sync_results
 from storage.parallel_sync import CAPACITY, UNTRIED, SyncQueue
 from storage.syncs import Sync, sync_together
 from tests.support.faulty_disk import FaultyDisk
@@ -99,14 +99,43 @@ def test_the_failure_of_one_log_says_nothing_of_the_others(tmp_path: Path) -> No
     healthy = files(Disk(), tmp_path, 2)
     broken = files(disk, tmp_path, 2)
     disk.fail_syncs = errno.EIO
-    steps: list[str] = []
+    paths = [f"{tmp_path}/{name}" for name in ("healthy", "broken", "gone")]
     syncs = [
-        Sync(disk, healthy, [lambda: steps.append("healthy")], lambda: True),
-        Sync(disk, broken, [lambda: steps.append("broken")], lambda: True),
-        Sync(disk, broken, [lambda: steps.append("gone")], lambda: False),
+        Sync(Disk(), healthy, lambda: True, replaced=[(paths[0], b"")], names=[str(tmp_path)]),
+        Sync(disk, broken, lambda: True, replaced=[(paths[1], b"")], names=[str(tmp_path)]),
+        Sync(disk, broken, lambda: False, replaced=[(paths[2], b"")], names=[str(tmp_path)]),
     ]
     first, second, third = sync_together(syncs)
     assert (first, third) == (None, None)
     assert second is not None
     assert second.path == broken[0].path
-    assert steps == ["healthy"]
+    assert [Path(path).exists() for path in paths] == [True, False, False]
+
+
+def test_a_name_is_durable_behind_its_bytes_and_each_directory_is_synced_once(tmp_path: Path) -> None:
+    """storage/syncs.py, rule 1."""
+    events: list[str] = []
+
+    class Told(Disk):
+        def sync_together(self, files: Sequence[File]) -> dict[File, StorageError]:
+            events.append("sync " + " ".join(sorted(Path(file.path).name for file in files)))
+            return super().sync_together(files)
+
+        def rename(self, source: str, target: str) -> None:
+            events.append(f"rename {Path(target).name}")
+            super().rename(source, target)
+
+    disk = Told()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    syncs = [
+        Sync(
+            disk, files(disk, tmp_path / name, 1), lambda: True, replaced=[(f"{tmp_path}/{name}/epochs", b"new")],
+            written=[f"{tmp_path}/{name}/0", f"{tmp_path}/{name}/missing"], names=[f"{tmp_path}/{name}", str(tmp_path)],
+        )
+        for name in "ab"
+    ]  # fmt: skip
+    assert sync_together(syncs) == [None, None]
+    names = " ".join(sorted(["a", "b", tmp_path.name]))
+    assert events == ["sync 0 0 0 0 epochs.tmp epochs.tmp", "rename epochs", "rename epochs", f"sync {names}"]
+    assert (tmp_path / "a" / "epochs").read_bytes() == b"new"

@@ -1,0 +1,54 @@
+"""Records synced before they are acknowledged, beside Apache Kafka: make bench ARGS="durable [OPTION]..."
+
+    --rounds N           so many rounds; 3 unless said
+    --quick              one round of 5 seconds each instead of 10
+    --alone              Barnabas alone
+    --docs               the plot into docs/figures too, and the table in Markdown on the terminal
+
+One producer (librdkafka, acks=all, five requests in flight, no linger) keeps four records of 100 bytes in flight for each
+of 1, 10, 100 and 1,000 partitions, at most 2,000, of a new topic with flush.messages=1. Both brokers run all the time; each
+load goes to one of them and then to the other, the first one changing from round to round.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tests.benchmark.load.durable import acknowledged
+from tests.benchmark.load.site import running
+from tests.benchmark.report.publish import publish
+from tests.benchmark.report.rows import Results
+from tests.benchmark.report.terminal import options, say, wishes
+
+SECONDS, QUICK_SECONDS = 10.0, 5.0
+AIMS = {
+    1: {"records/s": 1.0},
+    10: {"records/s": 2.0},
+    100: {"records/s": 3.0, "p99 ms": 0.1},
+    1000: {"records/s": 10.0, "p99 ms": 0.1},
+}
+"""Partitions, and what is aimed at, as parts of Apache Kafka's figures."""
+
+
+def main() -> int:
+    wanted = wishes(options("durable", __doc__))
+    rounds, seconds = (1, QUICK_SECONDS) if wanted.quick else (wanted.rounds, SECONDS)
+    part = "-quick" if wanted.quick else "-part" if wanted.alone else ""
+    results = Results(f"durable{part}", {"rounds": rounds})
+    started = time.monotonic()
+    with running(alone=wanted.alone) as sites:
+        for turn in range(rounds):
+            for partitions, aims in AIMS.items():
+                say(f"round {turn + 1} of {rounds}: {partitions} partitions")
+                for site in sites if turn % 2 else reversed(sites):
+                    outcome = acknowledged(site, f"durable-{partitions}-{turn}", partitions, seconds)
+                    load = f"flush.messages=1, {partitions:,} partition{'s' if partitions > 1 else ''}"
+                    results.add(load, site.name, outcome, aims)
+    say("")
+    results.settings["seconds"] = round(time.monotonic() - started, 1)
+    return publish(results, docs=wanted.docs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

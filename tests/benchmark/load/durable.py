@@ -1,0 +1,89 @@
+"""Load that waits for the disk: records of which each is synced before it is acknowledged, over many partitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from tests.benchmark.load.meter import Meter, Outcome
+from tests.benchmark.load.site import Site
+from tests.support.loading import create
+from tests.support.raw_client import RawClient
+
+_IN_FLIGHT_EACH = 4
+_IN_FLIGHT = 2000
+_VALUE = b"x" * 100
+_SETTLE_S = 2.0
+_PATIENCE_S = 120.0
+
+
+class _Rally:
+    """A producer that sends to a partition again as soon as that has acknowledged."""
+
+    def __init__(self, site: Site, topic: str, seconds: float) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": site.bootstrap,
+                "acks": "all",
+                "linger.ms": 0,
+                "max.in.flight.requests.per.connection": 5,
+                "queue.buffering.max.messages": 100_000,
+            }
+        )
+        self._topic = topic
+        self._begin = time.perf_counter() + _SETTLE_S
+        self._end = self._begin + seconds
+        self.waited_s: list[float] = []
+        self.failed: list[KafkaError] = []
+
+    def run(self, partitions: int) -> None:
+        """Until the time is over and everything is acknowledged."""
+        for number in range(min(_IN_FLIGHT, partitions * _IN_FLIGHT_EACH)):
+            self._send(number % partitions)
+        while time.perf_counter() < self._end:
+            self._producer.poll(0.05)
+        left = self._producer.flush(_PATIENCE_S)
+        assert not left, f"{left} records were not acknowledged"
+        assert not self.failed, self.failed[0]
+
+    def _send(self, partition: int) -> None:
+        self._producer.produce(self._topic, _VALUE, partition=partition, on_delivery=self._heard(partition))
+
+    def _heard(self, partition: int) -> Callable[[KafkaError | None, Message], None]:
+        sent = time.perf_counter()
+
+        def hear(error: KafkaError | None, _: Message) -> None:
+            now = time.perf_counter()
+            if error is not None:
+                self.failed.append(error)
+            elif now > self._begin:
+                self.waited_s.append(now - sent)
+            if now < self._end and error is None:
+                self._send(partition)
+
+        return hear
+
+
+def acknowledged(site: Site, topic: str, partitions: int, seconds: float) -> Outcome:
+    """Four records of 100 bytes in flight per partition, at most 2,000: how many are acknowledged, after how long.
+
+    The first two seconds do not count; what is on its way when the time is over does, as long as it takes.
+    """
+    with RawClient(site.bootstrap, _PATIENCE_S) as admin:
+        create(admin, topic, partitions=partitions, flush_messages=1)
+    time.sleep(_SETTLE_S)
+    rally = _Rally(site, topic, seconds)
+    with Meter(site.pid) as meter:
+        rally.run(partitions)
+    count = len(rally.waited_s)
+    waited_s = sorted(rally.waited_s)
+    return Outcome(
+        {
+            "records/s": count / seconds,
+            "p50 ms": waited_s[count // 2] * 1e3,
+            "p99 ms": waited_s[count * 99 // 100] * 1e3,
+            "CPU us": meter.cpu_s * 1e6 / count,
+        }
+    )

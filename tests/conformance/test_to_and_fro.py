@@ -287,16 +287,17 @@ class Transactions:
 
 
 class Groups:
-    """Rules 1 and 4: commits of a classic group under both, of a KIP-848 group under Kafka."""
+    """Rules 1 and 4: commits of a classic group, of a KIP-848 group under Kafka, and of one that is each in turn."""
 
     def __init__(self) -> None:
-        self._commits = {"classic": -1001, "modern": -1001}
+        self._commits = {"classic": -1001, "modern": -1001, "switching": -1001}
         self._left: list[Consumer] = []
 
     def go_on(self, visit: Visit) -> None:
         for group, offset in self._commits.items():
             assert self._committed(visit, group) == offset, group
         self._commit(visit, "classic")
+        self._commit(visit, "switching", {"group.protocol": "consumer"} if visit.is_kafka else None)
         if visit.is_kafka:
             if visit.number > 1:
                 told = visit.admin.describe_consumer_groups(["modern"])["modern"].result(WAIT_S)

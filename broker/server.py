@@ -18,6 +18,7 @@ import random
 import secrets
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -240,6 +241,7 @@ class Server:
             random_bytes=secrets.token_bytes,
             locks=self._locks,
             most_open_files=self._shares.files,
+            new_lock=threading.Lock,
         )
         self._log_manager.open_files.on_surplus = self._close_surplus_soon
         self._log_manager.load()

@@ -25,26 +25,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
 from protocol.errors import KafkaError
 from storage.changes import Change
-from storage.checkpoints import (
-    FIRST_DIRTY,
-    HIGH_WATERMARKS,
-    LOG_STARTS,
-    RECOVERY_POINTS,
-    CorruptCheckpoint,
-    TopicPartition,
-    read_offsets,
-)
+from storage.checkpoints import TopicPartition
 from storage.disk import Disk, Lock, StorageError
 from storage.engine import Engine, EngineFactory
 from storage.future_logs import FUTURE, begin_copy, copy_of, finish_moves, take_place
 from storage.log import Log
 from storage.log_config import LogConfig
-from storage.offset_files import Offsets, OffsetFiles, Work
+from storage.log_directory import NO_BROKER_EPOCH, LogDirectory
+from storage.offset_files import OneAtATime, Work
 from storage.open_files import UNLIMITED, OpenFiles
 from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.partition_directory import DELETED, STRAY, aside_name, make, partition_of
@@ -56,18 +50,9 @@ LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LAZY_RECOVERY_BYTES: Final = 1024 * 1024
 RECOVERED_AT_SHUTDOWN: Final = 200
-SYNCED_ONE_BY_ONE: Final = 4
 MOST_REMEMBERED: Final = 10_000
-NO_BROKER_EPOCH: Final = -1
-_log = logging.getLogger("barnabas.storage")
 
-# In the order of Checkpoint; and what comes of one that cannot be understood.
-_CHECKPOINTS: Final = {
-    RECOVERY_POINTS: "what was not closed cleanly is checked from its beginning",
-    LOG_STARTS: "logs begin where their first segment does, deleted records there come back",
-    HIGH_WATERMARKS: "they are found again",
-    FIRST_DIRTY: "compaction begins at the beginning",
-}
+_log = logging.getLogger("barnabas.storage")
 
 
 def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
@@ -87,22 +72,6 @@ def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
     return locks
 
 
-class LogDirectory:
-    """One log directory in service."""
-
-    __slots__ = ("broker_epoch", "checkpoints", "directory_id", "is_writing", "logs", "path", "was_clean")
-
-    def __init__(self, disk: Disk, path: str, directory_id: bytes) -> None:
-        self.path = path
-        self.directory_id = directory_id
-        self.logs: dict[TopicPartition, Log] = {}
-        self.was_clean = False
-        """Whether the last shutdown was a clean one."""
-        self.broker_epoch = NO_BROKER_EPOCH
-        self.checkpoints = OffsetFiles(disk, path)
-        self.is_writing = False  # whether closed work is going to write there, or does
-
-
 class LogManager:
     """The logs of all log directories."""
 
@@ -116,6 +85,7 @@ class LogManager:
         engine_factory: EngineFactory | None = None,
         locks: Sequence[Lock] = (),
         most_open_files: int = UNLIMITED,
+        new_lock: Callable[[], OneAtATime] = nullcontext,
     ) -> None:
         """Look at nothing yet: `load` does.
 
@@ -127,6 +97,7 @@ class LogManager:
             engine_factory: None for the segments engine.
             locks: of the directories, to be let go at the shutdown.
             most_open_files: what logs may have open, all together.
+            new_lock: makes what lets one thread at a time write the checkpoints of a directory.
         """
         self._disk = disk
         self._config = config
@@ -137,7 +108,7 @@ class LogManager:
         """Of all logs."""
         self.logs: dict[TopicPartition, Log] = {}
         self.directories: dict[str, LogDirectory] = {
-            path: LogDirectory(disk, path, id_) for path, id_ in directories.items()
+            path: LogDirectory(disk, path, id_, new_lock()) for path, id_ in directories.items()
         }
         """Those in service, by path."""
         self.offline: dict[str, StorageError] = {}
@@ -187,8 +158,7 @@ class LogManager:
         self._take_marker(directory)
         if not directory.was_clean:
             disk.sync_dir(path)  # what a process has named that was killed
-        known_offsets = directory.checkpoints.known = {name: self._known_offsets(path, name) for name in _CHECKPOINTS}
-        points, starts, watermarks, first_dirty = known_offsets.values()
+        checkpoints = directory.read_checkpoints()
         for name in disk.listdir(path):
             if name.endswith(DELETED):
                 self._dying.append((0, 0, f"{path}/{name}"))
@@ -202,27 +172,17 @@ class LogManager:
                 raise StorageError(
                     "use", path, OSError(0, f"{name} lies in {self.logs[key].directory} too; remove one of them")
                 )
-            known = Checkpoint(
-                points.get(key, 0), starts.get(key, 0), watermarks.get(key, 0), first_dirty.get(key, NEVER_CLEANED)
-            )
             log = Log(
                 disk,
                 self.engine_factory,
                 path,
                 *key,
                 self._config,
-                known=known,
+                known=checkpoints.get(key, Checkpoint()),
                 is_clean=directory.was_clean,
             )
             log.later = partial(self._change, path)
             self.logs[key] = directory.logs[key] = log
-
-    def _known_offsets(self, path: str, name: str) -> Offsets:
-        try:
-            return read_offsets(self._disk, f"{path}/{name}")
-        except CorruptCheckpoint as error:
-            _log.warning("%s Going on without it: %s", error, _CHECKPOINTS[name])
-            return {}
 
     def _take_marker(self, directory: LogDirectory) -> None:
         disk, marker = self._disk, f"{directory.path}/{CLEAN_SHUTDOWN}"
@@ -260,8 +220,8 @@ class LogManager:
         for directory in list(self.directories.values()):
             try:
                 is_clean = self._recover_rest(directory)
-                _close_all(self._disk, directory)
-                work = self._checkpoint_work(directory)
+                directory.close_all()
+                work = directory.checkpoint()
                 if work is not None:
                     work()
                 if is_clean:
@@ -331,7 +291,7 @@ class LogManager:
         try:
             if was_in is not None:
                 self.name_later(home.path, partial(self._disk.sync_dir, home.path))
-            if any(offsets.get(key, 0) > 0 for offsets in home.checkpoints.known.values()):
+            if home.checkpoints.may_speak_of(key):
                 self._write_checkpoints(home)
             log.change(partial(make, self._disk, log.path, topic_id), partial(self.name_later, home.path))
         except StorageError:
@@ -451,7 +411,7 @@ class LogManager:
 
     def _write_checkpoints(self, home: LogDirectory) -> None:
         """Before names in this directory are made or changed that are handed in from now on."""
-        work = home.checkpoints.update(self._offsets(home))
+        work = home.update_checkpoints()
         if work is not None:
             self.name_later(home.path, work)
 
@@ -464,7 +424,7 @@ class LogManager:
             min(known.high_watermark, end_offset),
             min(known.first_dirty_offset, end_offset),
         )
-        work = directory.checkpoints.update(self._offsets(directory, {(log.topic, log.partition): lowered}))
+        work = directory.update_checkpoints({(log.topic, log.partition): lowered})
         if work is not None:
             work()
 
@@ -478,7 +438,7 @@ class LogManager:
         return [
             (directory.path, work)
             for directory in self.directories.values()
-            if not directory.is_writing and (work := self._checkpoint_work(directory)) is not None
+            if not directory.is_writing and (work := directory.checkpoint()) is not None
         ]
 
     def forget_checkpoints(self, directory: str) -> None:
@@ -536,36 +496,6 @@ class LogManager:
             if log.is_open:
                 log.producers.expire(wall_ms, self.producer_expiration_ms)
 
-    @staticmethod
-    def _offsets(
-        directory: LogDirectory,
-        instead: Mapping[TopicPartition, Checkpoint] = {},  # noqa: B006  # nobody changes it
-    ) -> dict[str, Offsets]:
-        """What the checkpoint files of a directory should hold."""
-        now: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
-        points, starts, watermarks, first_dirty = now.values()
-        for key, log in directory.logs.items():
-            points[key], start_offset, watermarks[key], first_dirty_offset = instead.get(key) or log.checkpoint
-            if start_offset:
-                starts[key] = start_offset
-            if first_dirty_offset != NEVER_CLEANED:
-                first_dirty[key] = first_dirty_offset
-        return now
-
-    def _checkpoint_work(self, directory: LogDirectory) -> Work | None:
-        work = directory.checkpoints.update(self._offsets(directory))
-        if work is None:
-            return None
-        directory.is_writing = True
-
-        def run() -> None:
-            try:
-                work()
-            finally:
-                directory.is_writing = False
-
-        return run
-
 
 def _remember(directories: dict[TopicPartition, str], key: TopicPartition, directory: str) -> None:
     directories.pop(key, None)
@@ -584,20 +514,3 @@ def _remove(disk: Disk, files: list[list[str]], directories: list[str]) -> None:
             disk.unlink(path, missing_ok=True)
     for path in directories:
         disk.remove_tree(path)
-
-
-def _close_all(disk: Disk, directory: LogDirectory) -> None:
-    in_use = [log for log in directory.logs.values() if log.is_open]
-    unsynced = [log for log in directory.logs.values() if log.is_closed_unsynced]
-    if len(in_use) <= SYNCED_ONE_BY_ONE and not unsynced:
-        for log in in_use:
-            log.close()
-        return
-
-    def close() -> None:
-        for log in in_use:
-            log.close(sync=False)
-
-    disk.sync_all(directory.path, close)
-    for log in in_use:
-        log.vouch()

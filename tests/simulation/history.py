@@ -257,7 +257,7 @@ class History:
         start, end = log.log_start_offset, log.log_end_offset
         partition.is_settled = True
         begins_at, partition.begins_anew_at = partition.begins_anew_at, None
-        if start == end == begins_at and not log.size_bytes:
+        if start == end == begins_at and not (log.size_bytes or log.producers.producers):
             partition.begin_at(end)
         known = partition.known()
         assert end >= partition.floor, f"{log.name} ends at {end} and was safe up to {partition.floor}"

@@ -6,7 +6,7 @@ NOT HERE Long histories; damaged batches (test_segment_engine_recovery.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -297,7 +297,7 @@ def test_a_segment_with_offsets_of_the_one_before_ends_the_log() -> None:
 def test_a_checkpoint_that_comes_late_writes_nothing_older() -> None:
     """What was collected later wins, whoever is at work first."""
     machine = Machine()
-    files = OffsetFiles(machine.disk, "/a")
+    files = OffsetFiles(machine.disk, "/a", nullcontext())
     slow = files.update({"one": {("t", 0): 5}, "other": {("t", 0): 1}})
     quick = files.update({"one": {("t", 0): 3}})
     assert slow is not None

@@ -1,0 +1,122 @@
+"""One log directory in service: its logs, and what is written down of them.
+
+FORMAT   the offset checkpoints (checkpoints.py), one figure of `Checkpoint` each
+RULES    1. A checkpoint that cannot be understood is done without.
+NOT HERE Which directories and logs there are (log_manager.py); writing the files (offset_files.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from storage.checkpoints import (
+    FIRST_DIRTY,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    CorruptCheckpoint,
+    TopicPartition,
+    read_offsets,
+)
+from storage.disk import Disk
+from storage.log import Log
+from storage.offset_files import OffsetFiles, Offsets, OneAtATime, Work
+from storage.openable_log import NEVER_CLEANED, Checkpoint
+
+NO_BROKER_EPOCH: Final = -1
+SYNCED_ONE_BY_ONE: Final = 4
+
+# In the order of Checkpoint; and what comes of one that cannot be understood.
+_CHECKPOINTS: Final = {
+    RECOVERY_POINTS: "what was not closed cleanly is checked from its beginning",
+    LOG_STARTS: "logs begin where their first segment does, deleted records there come back",
+    HIGH_WATERMARKS: "they are found again",
+    FIRST_DIRTY: "compaction begins at the beginning",
+}
+
+_log = logging.getLogger("barnabas.storage")
+
+
+class LogDirectory:
+    """A log directory and the logs in it."""
+
+    __slots__ = ("_disk", "broker_epoch", "checkpoints", "directory_id", "is_writing", "logs", "path", "was_clean")
+
+    def __init__(self, disk: Disk, path: str, directory_id: bytes, one_at_a_time: OneAtATime) -> None:
+        self._disk = disk
+        self.path = path
+        self.directory_id = directory_id
+        self.logs: dict[TopicPartition, Log] = {}
+        self.was_clean = False
+        """Whether the last shutdown was a clean one."""
+        self.broker_epoch = NO_BROKER_EPOCH
+        self.checkpoints = OffsetFiles(disk, path, one_at_a_time)
+        self.is_writing = False
+        """Whether work of `checkpoint` is going to write there, or does."""
+
+    def read_checkpoints(self) -> dict[TopicPartition, Checkpoint]:
+        """What was written down of each log."""
+        known = self.checkpoints.known = {name: self._read(name) for name in _CHECKPOINTS}
+        points, starts, watermarks, first_dirty = known.values()
+        return {
+            key: Checkpoint(
+                points.get(key, 0), starts.get(key, 0), watermarks.get(key, 0), first_dirty.get(key, NEVER_CLEANED)
+            )
+            for key in {key for offsets in known.values() for key in offsets}
+        }
+
+    def _read(self, name: str) -> Offsets:
+        try:
+            return read_offsets(self._disk, f"{self.path}/{name}")
+        except CorruptCheckpoint as error:
+            _log.warning("%s Going on without it: %s", error, _CHECKPOINTS[name])
+            return {}
+
+    def update_checkpoints(
+        self,
+        instead: Mapping[TopicPartition, Checkpoint] = {},  # nobody changes it
+    ) -> Work | None:
+        """Closed work that brings the files up to date, with other figures for some; None where they are."""
+        now: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
+        points, starts, watermarks, first_dirty = now.values()
+        for key, log in self.logs.items():
+            points[key], start_offset, watermarks[key], first_dirty_offset = instead.get(key) or log.checkpoint
+            if start_offset:
+                starts[key] = start_offset
+            if first_dirty_offset != NEVER_CLEANED:
+                first_dirty[key] = first_dirty_offset
+        return self.checkpoints.update(now)
+
+    def checkpoint(self) -> Work | None:
+        """The same, telling while it is under way."""
+        work = self.update_checkpoints()
+        if work is None:
+            return None
+        self.is_writing = True
+
+        def run() -> None:
+            try:
+                work()
+            finally:
+                self.is_writing = False
+
+        return run
+
+    def close_all(self) -> None:
+        """Close the logs that are in use, durably, with those that were let go of before."""
+        in_use = [log for log in self.logs.values() if log.is_open]
+        unsynced = [log for log in self.logs.values() if log.is_closed_unsynced]
+        if len(in_use) <= SYNCED_ONE_BY_ONE and not unsynced:
+            for log in in_use:
+                log.close()
+            return
+
+        def close() -> None:
+            for log in in_use:
+                log.close(sync=False)
+
+        self._disk.sync_all(self.path, close)
+        for log in in_use:
+            log.vouch()

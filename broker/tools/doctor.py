@@ -76,6 +76,10 @@ def visit(directories: Sequence[str], *, repair: bool, read_only: bool, progress
     """
     disk = Disk()
     paths = absolute(disk, directories)
+    try:
+        node = know(disk, paths)  # before a lock file is made: they may be anybody's
+    except (UnusableDirectory, StorageError) as error:
+        raise NothingToLookAt(str(error)) from None
     with ExitStack() as stack:
         if not read_only:
             try:
@@ -85,14 +89,17 @@ def visit(directories: Sequence[str], *, repair: bool, read_only: bool, progress
                 hint = "Stop the broker first, or look with --read-only."
                 raise NothingToLookAt(f"{error} {hint}") from None
         try:
-            node = know(disk, paths)
-        except (UnusableDirectory, StorageError) as error:
+            return _visit(disk, node, repair=repair, progress=progress)
+        except StorageError as error:
             raise NothingToLookAt(str(error)) from None
-        before = diagnose(disk, node, progress)
-        if not repair or before.repair is None or before.repair.refusals:
-            return Outcome(before, None)
-        _repair(disk, node, before.checkup)
-        return Outcome(before, diagnose(disk, node, progress))
+
+
+def _visit(disk: Disk, node: Node, *, repair: bool, progress: Progress) -> Outcome:
+    before = diagnose(disk, node, progress)
+    if not repair or before.repair is None or before.repair.refusals:
+        return Outcome(before, None)
+    _repair(disk, node, before.checkup)
+    return Outcome(before, diagnose(disk, node, progress))
 
 
 def diagnose(disk: Disk, node: Node, progress: Progress) -> Diagnosis:

@@ -55,4 +55,4 @@ def absolute(disk: Disk, directories: Sequence[str]) -> list[str]:
     for path in found:
         if not disk.is_dir(path):
             raise NothingToLookAt(f"{path} is no directory.")
-    return found
+    return list(dict.fromkeys(found))

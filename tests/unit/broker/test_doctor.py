@@ -238,3 +238,18 @@ def test_metadata_that_cannot_be_read_are_not_repaired(data: Path, capsys: pytes
     assert status == 1
     assert not said[-1]["isRepaired"]
     assert (data / "split-0/partition.metadata").read_bytes() == before
+
+
+def test_nothing_is_made_in_directories_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even a lock file."""
+    (tmp_path / "letters").write_text("Dear")
+    assert main(["doctor", str(tmp_path)]) == 2
+    assert "no meta.properties" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["letters"]
+
+
+def test_a_file_that_cannot_be_read_is_a_sentence(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2: nobody knows what stands in it."""
+    (data / "plain-0" / f"{99:020d}.log").mkdir()
+    assert main(["doctor", str(data), str(data)]) == 2
+    assert "Is a directory" in capsys.readouterr().err

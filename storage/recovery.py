@@ -13,6 +13,7 @@ NOT HERE Checking batches (the engine's `recover`); which logs need it and when 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ from storage.producers import CompletedTransaction, ProducerState, end_txn_of
 from storage.snapshots import Snapshots
 
 REPLAY_BYTES = 1024 * 1024
+
+_log = logging.getLogger("barnabas.storage")
 
 
 class OpenParts(NamedTuple):
@@ -56,6 +59,10 @@ def open_parts(
     producers = ProducerState(name)
     if start_offset is not None:
         _recover(engine, epochs, producers, snapshots, start_offset)
+    if recovery_point is not None and engine.end_offset < recovery_point:
+        _log.warning(
+            "%s ends at %d and was durable up to %d: records are lost", name, engine.end_offset, recovery_point
+        )
     if epochs.is_lost:
         _find_epochs(engine, epochs)
     if engine.end_offset < log_start_offset:

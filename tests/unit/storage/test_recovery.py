@@ -243,3 +243,12 @@ def test_aborted_transactions_that_nobody_can_read_are_found_in_the_batches(
         again.open()
         assert index.read_bytes() == before
         assert index.name in caplog.text
+
+
+def test_records_that_were_durable_are_not_lost_without_a_word(make: MakeLog, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody has deleted a file, or the disk has: the log goes on where it ends."""
+    fill(make(), 3)
+    assert make(is_clean=False, known=Checkpoint(3, 0, 3)).log_end_offset == 3
+    assert caplog.text == ""
+    assert make(is_clean=False, known=Checkpoint(5, 0, 5)).log_end_offset == 3
+    assert "t-0 ends at 3 and was durable up to 5: records are lost" in caplog.text

@@ -7,6 +7,7 @@ RULES    1. Nothing but `barnabas` lands in site-packages.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import venv
@@ -128,3 +129,16 @@ def test_the_fixtures_work_beside_foreign_modules(clean: Path, workplace: Path) 
 def test_the_version_is_told(clean: Path, workplace: Path) -> None:
     """Rule 3."""
     assert run(clean.with_name("barnabas"), "--version", cwd=workplace).stdout == "barnabas 0.1.0\n"
+
+
+def test_the_tools_look_at_what_the_broker_has_left(clean: Path, workplace: Path) -> None:
+    """`barnabas doctor` and `barnabas dump-log` come with the wheel, and need nothing else."""
+    outcome = run(clean, "-P", "-c", "import barnabas; barnabas.Broker('data').start().stop()", cwd=workplace)
+    assert outcome.returncode == 0, outcome.stderr
+    visit = run(clean.with_name("barnabas"), "doctor", "data", cwd=workplace)
+    assert (visit.returncode, visit.stderr) == (0, ""), visit
+    assert "Nothing is wrong." in visit.stdout
+    log = f"data/__cluster_metadata-0/{0:020d}.log"
+    shown = run(clean.with_name("barnabas"), "dump-log", "--json", "--cluster-metadata-decoder", log, cwd=workplace)
+    assert (shown.returncode, shown.stderr) == (0, ""), shown
+    assert [json.loads(line) for line in shown.stdout.splitlines()]

@@ -4,12 +4,14 @@ RULES    1. Where a partition has records of the transaction already, nothing is
             partition as part of the transaction, or is told that it becomes one (producers of version 2).
          2. A marker that is written while the coordinator is being asked ends the admission: what came after it would
             never be ended itself.
-         3. Errors that older producers do not know are told as some that make them try again.
+         3. What one producer asks is answered in the order in which it asked, or its records would change places.
+         4. Errors that older producers do not know are told as some that make them try again.
 NOT HERE What the coordinator decides (`transactions.py`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Final
@@ -87,7 +89,7 @@ class Admission:
         self._does_verify = does_verify
         self._retry_ms = retry_ms
         self._patience_ms = patience_ms
-        self._asking: set[_Asking] = set()
+        self._asking: dict[int, deque[_Asking]] = {}  # by producer id; the first of each is being answered
 
     def admit(
         self,
@@ -104,14 +106,15 @@ class Admission:
             return
         until_mono_ms = self._clock.mono_ms() + self._patience_ms
         asking = _Asking(transactional_id, producer, unknown, support, done, until_mono_ms)
-        self._asking.add(asking)
-        self._ask(asking)
+        waiting = self._asking.setdefault(producer.producer_id, deque())
+        waiting.append(asking)
+        if len(waiting) == 1:
+            self._ask(asking)
 
     def ends(self, partition: TopicPartition, producer_id: int) -> None:
         """A marker is about to be appended (rule 2)."""
-        for asking in self._asking:
-            if asking.producer.producer_id == producer_id:
-                asking.ended.add(partition)
+        for asking in self._asking.get(producer_id, ()):
+            asking.ended.add(partition)
 
     def _is_open(self, key: TopicPartition, producer: Expected) -> bool:
         partition = self._replicas.partitions.get(key)
@@ -121,6 +124,7 @@ class Admission:
         return known is not None and known.txn_first_offset >= 0 and known.epoch == producer.epoch
 
     def _ask(self, asking: _Asking) -> None:
+        asking.ended.clear()  # what ended before is not what is asked for
         shard = self._coordinator.find(asking.transactional_id)
         if not isinstance(shard, Shard):
             self._answered(asking, dict.fromkeys(asking.partitions, shard))
@@ -140,17 +144,23 @@ class Admission:
         self._answered(asking, dict.fromkeys(asking.partitions, verdict))
 
     def _answered(self, asking: _Asking, verdicts: Refusals) -> None:
-        self._asking.discard(asking)
         refusals = {
             partition: _told(verdict, asking.support) for partition, verdict in verdicts.items() if verdict is not _NONE
         }
-        for partition in asking.ended:
+        for partition in asking.ended.intersection(asking.partitions):
             refusals.setdefault(partition, ErrorCode.INVALID_TXN_STATE)
         asking.done(refusals)
+        producer_id = asking.producer.producer_id
+        waiting = self._asking[producer_id]
+        waiting.popleft()
+        if waiting:
+            self._ask(waiting[0])
+        else:
+            del self._asking[producer_id]
 
 
 def _told(verdict: ErrorCode, support: Support) -> ErrorCode:
-    """Rule 3."""
+    """Rule 4."""
     if verdict is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if verdict is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD:

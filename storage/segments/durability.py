@@ -6,7 +6,9 @@ RULES    1. A sync covers the logs from the flushed end on, and of a segment tha
             them anew. (An ordered file system rarely loses them; "rarely" is what recovery is for.)
          3. What was cut off while a sync was under way does not count when the sync is done.
          4. The directory is synced when it got new names.
-         5. A finished segment whose indexes are still to be written (storage/changes.py) waits for a later sync.
+         5. What is trimmed before it was synced is synced all the same: a loss of power may bring it back, and a hole in it
+            would take what lies behind.
+         6. A finished segment whose indexes are still to be written (storage/changes.py) waits for a later sync.
 NOT HERE Running a sync, in whichever thread; when to ask for one (log.py).
 """
 
@@ -35,7 +37,7 @@ class _Sync:
 class Durability:
     """The flushed end of one partition, and what waits for a sync."""
 
-    __slots__ = ("_disk", "_finished", "_has_new_names", "_syncing", "flushed_end")
+    __slots__ = ("_disk", "_finished", "_has_new_names", "_leaving", "_syncing", "flushed_end")
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -43,6 +45,7 @@ class Durability:
         self._finished: list[Segment] = []  # since the last sync
         self._syncing: list[_Sync] = []
         self._has_new_names = False
+        self._leaving: list[File] = []  # of segments that were trimmed (rule 5)
 
     def finished(self, segment: Segment) -> None:
         """Its indexes are complete and were written."""
@@ -53,6 +56,12 @@ class Durability:
         """It is gone, or appended to again."""
         if segment in self._finished:
             self._finished.remove(segment)
+
+    def leaving(self, segment: Segment, end_offset: int) -> None:
+        """It ends there, and is about to be trimmed."""
+        self.unfinished(segment)
+        if segment.size and 0 <= self.flushed_end < end_offset:
+            self._leaving.append(segment.file)
 
     def new_names(self) -> None:
         """Files were made."""
@@ -74,7 +83,7 @@ class Durability:
         finished = [segment for segment in self._finished if segment.is_written]
         self._finished = [segment for segment in self._finished if segment not in finished]
         self._syncing.append(_Sync(end_offset, finished))
-        files: list[File] = []
+        files, self._leaving = self._leaving, []
         for segment in finished:
             files += segment.index_files()
         with_data = [segment for segment in (*finished, *unflushed) if segment.size]

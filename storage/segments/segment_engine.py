@@ -480,6 +480,7 @@ class SegmentEngine:
             segment = self._segments[0]
             if segment.size != segment.reserved:
                 break
+            self._durability.leaving(segment, self._bases[1])
             segment.doom(doomed, self.later)
             del self._segments[0], self._bases[0]
             self._forget(segment)

@@ -51,7 +51,7 @@ class Steps:
         self._all, self._all_weights = list(weights), list(weights.values())
         self._loop = [
             self.append, self.append, self.repeat, self.flush, self.end_transaction, self.checkpoint, self.retain, self.trim,
-            self.close_idle, self.release, self.roll, self.look, self.truncate, self.change_settings, self.delete_topic,
+            self.close_idle, self.release, self.roll, self.look, self.truncate, self.change_settings,
         ]  # fmt: skip
 
     def one(self) -> None:

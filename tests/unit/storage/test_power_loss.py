@@ -307,3 +307,18 @@ def test_a_checkpoint_that_comes_late_writes_nothing_older() -> None:
     assert machine.disk.read("/a/one") == b"0\n1\nt 0 3\n"
     assert machine.disk.read("/a/other") == b"0\n1\nt 0 1\n"
     assert files.update({"one": {("t", 0): 3}}) is None
+
+
+def test_what_is_trimmed_before_it_was_synced_takes_nothing_with_it() -> None:
+    """Its names may come back, without its bytes: a hole, behind which everything would be dropped."""
+    machine = Machine()
+    log = machine.log()
+    flush(log)
+    for _ in range(3):
+        append(log, BIG)
+    waiting: list[Any] = []
+    log.later = waiting.append
+    log.high_watermark = 3
+    log.trim(2, NOW_MS)
+    flush(log)
+    assert bases(machine.lose_power() and machine.log())[-1] == 2

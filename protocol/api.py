@@ -12,7 +12,18 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from protocol.errors import MalformedRequest
-from protocol.messages import admin, groups, logs, metadata, produce_fetch, quorum, transactions
+from protocol.messages import (
+    admin,
+    cluster,
+    groups,
+    logs,
+    metadata,
+    produce_fetch,
+    quorum,
+    telemetry,
+    transactions,
+    users,
+)
 from protocol.schema import Message
 
 
@@ -147,22 +158,46 @@ APIS: dict[int, Api] = {
     ApiKey.WRITE_TXN_MARKERS: Api(transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse),
     ApiKey.TXN_OFFSET_COMMIT: Api(transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse),
     ApiKey.DESCRIBE_CONFIGS: Api(admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
+    ApiKey.ALTER_CONFIGS: Api(admin.AlterConfigsRequest, admin.AlterConfigsResponse),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Api(logs.AlterReplicaLogDirsRequest, logs.AlterReplicaLogDirsResponse),
     ApiKey.DESCRIBE_LOG_DIRS: Api(logs.DescribeLogDirsRequest, logs.DescribeLogDirsResponse),
     ApiKey.CREATE_PARTITIONS: Api(admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
     ApiKey.DELETE_GROUPS: Api(groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
+    ApiKey.ELECT_LEADERS: Api(cluster.ElectLeadersRequest, cluster.ElectLeadersResponse),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(
+        cluster.AlterPartitionReassignmentsRequest, cluster.AlterPartitionReassignmentsResponse
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(
+        cluster.ListPartitionReassignmentsRequest, cluster.ListPartitionReassignmentsResponse
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(users.DescribeClientQuotasRequest, users.DescribeClientQuotasResponse),
+    ApiKey.ALTER_CLIENT_QUOTAS: Api(users.AlterClientQuotasRequest, users.AlterClientQuotasResponse),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(
+        users.DescribeUserScramCredentialsRequest, users.DescribeUserScramCredentialsResponse
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(
+        users.AlterUserScramCredentialsRequest, users.AlterUserScramCredentialsResponse
+    ),
+    ApiKey.DESCRIBE_QUORUM: Api(cluster.DescribeQuorumRequest, cluster.DescribeQuorumResponse),
     ApiKey.ALTER_PARTITION: Api(quorum.AlterPartitionRequest, quorum.AlterPartitionResponse),
+    ApiKey.UPDATE_FEATURES: Api(cluster.UpdateFeaturesRequest, cluster.UpdateFeaturesResponse),
     ApiKey.DESCRIBE_CLUSTER: Api(metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
     ApiKey.BROKER_REGISTRATION: Api(quorum.BrokerRegistrationRequest, quorum.BrokerRegistrationResponse),
     ApiKey.BROKER_HEARTBEAT: Api(quorum.BrokerHeartbeatRequest, quorum.BrokerHeartbeatResponse),
     ApiKey.DESCRIBE_PRODUCERS: Api(transactions.DescribeProducersRequest, transactions.DescribeProducersResponse),
+    ApiKey.UNREGISTER_BROKER: Api(cluster.UnregisterBrokerRequest, cluster.UnregisterBrokerResponse),
     ApiKey.DESCRIBE_TRANSACTIONS: Api(
         transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse
     ),
     ApiKey.LIST_TRANSACTIONS: Api(transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
     ApiKey.ALLOCATE_PRODUCER_IDS: Api(quorum.AllocateProducerIdsRequest, quorum.AllocateProducerIdsResponse),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Api(
+        telemetry.GetTelemetrySubscriptionsRequest, telemetry.GetTelemetrySubscriptionsResponse
+    ),
+    ApiKey.PUSH_TELEMETRY: Api(telemetry.PushTelemetryRequest, telemetry.PushTelemetryResponse),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: Api(quorum.AssignReplicasToDirsRequest, quorum.AssignReplicasToDirsResponse),
+    ApiKey.LIST_CONFIG_RESOURCES: Api(admin.ListConfigResourcesRequest, admin.ListConfigResourcesResponse),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(
         metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse
     ),

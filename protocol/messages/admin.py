@@ -240,3 +240,53 @@ class IncrementalAlterConfigsResponse(Message, api_key=44, versions=(0, 1), flex
 
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse]
+
+
+class ReplacedConfig(Message):
+    """A setting that a resource shall have."""
+
+    name: str
+    value: str | None
+
+
+class ReplacedConfigsResource(Message):
+    """All the settings that a resource shall have."""
+
+    resource_type: Int8
+    resource_name: str
+    configs: list[ReplacedConfig]
+
+
+class AlterConfigsRequest(Message, api_key=33, versions=(0, 2), flexible=2):
+    """Set these settings and drop all others."""
+
+    resources: list[ReplacedConfigsResource]
+    validate_only: bool
+
+
+class AlterConfigsResponse(Message, api_key=33, versions=(0, 2), flexible=2):
+    """The answer to AlterConfigsRequest."""
+
+    throttle_time_ms: Int32 = 0
+    responses: list[AlterConfigsResourceResponse]
+
+
+class ListConfigResourcesRequest(Message, api_key=74, versions=(0, 1), flexible=0):
+    """What has settings, of these types or, without any, of all; version 0 asks for client metrics."""
+
+    resource_types: Annotated[list[Int8], Since(1)] = EMPTY
+
+
+class ConfigResource(Message):
+    """Something that has settings."""
+
+    resource_name: str
+    resource_type: Annotated[Int8, Since(1), Ignorable] = 16
+
+
+class ListConfigResourcesResponse(Message, api_key=74, versions=(0, 1), flexible=0):
+    """The answer to ListConfigResourcesRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    config_resources: list[ConfigResource]

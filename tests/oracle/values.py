@@ -9,13 +9,24 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from protocol.messages import admin, groups, metadata, produce_fetch, quorum, stored, transactions
+from protocol.messages import (
+    admin,
+    cluster,
+    groups,
+    metadata,
+    produce_fetch,
+    quorum,
+    stored,
+    telemetry,
+    transactions,
+    users,
+)
 from protocol.messages.headers import RequestHeader, ResponseHeader
 from protocol.schema import Field, Message, Wire, fields_of
 
 _BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
 _LENGTHS = (0, 1, 126, 127, 128, 255, 256, 16_382, 16_383, 32_767)  # where the length takes another byte
-_MODULES = (produce_fetch, metadata, groups, transactions, admin, quorum, stored)
+_MODULES = (produce_fetch, metadata, groups, transactions, admin, cluster, users, telemetry, quorum, stored)
 
 _OF_A_LATER_RELEASE = {stored.UnregisterControllerRecord}  # than the jars that are asked
 MESSAGES: list[type[Message]] = [

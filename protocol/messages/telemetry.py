@@ -1,0 +1,42 @@
+"""Messages by which clients hand in their own metrics (KIP-714)."""
+
+from __future__ import annotations
+
+from protocol.schema import Int8, Int16, Int32, Message, Uuid
+
+
+class GetTelemetrySubscriptionsRequest(Message, api_key=71, versions=(0, 0), flexible=0):
+    """Which metrics are wanted of this client? The id is zero as long as it has none."""
+
+    client_instance_id: Uuid
+
+
+class GetTelemetrySubscriptionsResponse(Message, api_key=71, versions=(0, 0), flexible=0):
+    """Metrics by the beginnings of their names: "" is all, an empty list none."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    client_instance_id: Uuid
+    subscription_id: Int32
+    accepted_compression_types: list[Int8]
+    push_interval_ms: Int32
+    telemetry_max_bytes: Int32
+    delta_temporality: bool
+    requested_metrics: list[str]
+
+
+class PushTelemetryRequest(Message, api_key=72, versions=(0, 0), flexible=0):
+    """Metrics in OpenTelemetry's format, perhaps compressed; the last ones say that the client ends."""
+
+    client_instance_id: Uuid
+    subscription_id: Int32
+    terminating: bool
+    compression_type: Int8
+    metrics: bytes
+
+
+class PushTelemetryResponse(Message, api_key=72, versions=(0, 0), flexible=0):
+    """The answer to PushTelemetryRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16

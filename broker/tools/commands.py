@@ -30,6 +30,9 @@ from broker.tools.message_json import json_text
 @click.option("--print-data-log", is_flag=True, help="Keys and values of records too.")
 @click.option("--cluster-metadata-decoder", "decoder", flag_value="cluster-metadata", help="Decode the metadata log.")
 @click.option("--offsets-decoder", "decoder", flag_value="offsets", help="Decode records of __consumer_offsets.")
+@click.option(
+    "--transaction-log-decoder", "decoder", flag_value="transaction-log", help="Decode records of __transaction_state."
+)
 @click.option("--skip-record-metadata", is_flag=True, help="Of records only key and value.")
 @click.option("--index-sanity-check", is_flag=True, help="Of an index only whether a start would take it.")
 @click.option("--verify-index-only", is_flag=True, help="Of an index only what does not fit its log.")

@@ -47,37 +47,50 @@ def cluster_metadata(record: Record) -> Decoded:
     return Decoded(None, {"type": type_name(message), "version": version, "data": message_json(message, version)})
 
 
-# ---- committed offsets and groups ------------------------------------------------------------------------
+# ---- coordinators ----------------------------------------------------------------------------------------
 
-_GROUP_RECORDS: dict[int, tuple[type[Message], type[Message]]] = {
+_Classes = dict[int, tuple[type[Message], type[Message]]]
+"""Key and value of each type of record."""
+
+_GROUP_RECORDS: _Classes = {
     0: (stored.LegacyOffsetCommitKey, stored.LegacyOffsetCommitValue),
     1: (stored.OffsetCommitKey, stored.OffsetCommitValue),
     2: (stored.GroupMetadataKey, stored.GroupMetadataValue),
 }
+_TRANSACTION_RECORDS: _Classes = {0: (stored.TransactionLogKey, stored.TransactionLogValue)}
 
 
 def offsets(record: Record) -> Decoded:
     """A record of `__consumer_offsets`."""
+    return _coordinator_record(record, _GROUP_RECORDS)
+
+
+def transactions(record: Record) -> Decoded:
+    """A record of `__transaction_state`."""
+    return _coordinator_record(record, _TRANSACTION_RECORDS)
+
+
+def _coordinator_record(record: Record, known: _Classes) -> Decoded:
     try:
-        return _group_record(record)
+        return _decoded(record, known)
     except MalformedRequest as error:
         return Decoded(f"Error at offset {record.offset}, skipping. {error}", None)
 
 
-def _group_record(record: Record) -> Decoded:
+def _decoded(record: Record, known: _Classes) -> Decoded:
     key, value = record.key, record.value
     if key is None or len(key) < 2:
         return Decoded(f"Error at offset {record.offset}, skipping. The record has no key.", None)
     kind = int.from_bytes(key[:2], "big", signed=True)
-    classes = _GROUP_RECORDS.get(kind)
+    classes = known.get(kind)
     if classes is None:
         return Decoded(f"Unknown record type {kind} at offset {record.offset}, skipping.", None)
     message, _ = decoder(classes[0], 0)(key, 2)
     shown = {"type": str(kind), "data": message_json(message, 0)}
-    return Decoded(shown, DELETED if value is None else _group_value(classes[1], value))
+    return Decoded(shown, DELETED if value is None else _value(classes[1], value))
 
 
-def _group_value(cls: type[Message], value: bytes) -> Any:
+def _value(cls: type[Message], value: bytes) -> Any:
     version = int.from_bytes(value[:2], "big", signed=True)
     if len(value) < 2 or not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         return f"Unknown version {version} of {cls.__name__}"
@@ -99,7 +112,11 @@ def _embedded(cls: type[Message], data: bytes, otherwise: Any) -> Any:
     return otherwise
 
 
-DECODINGS: dict[str, Decoding] = {"cluster-metadata": cluster_metadata, "offsets": offsets}
+DECODINGS: dict[str, Decoding] = {
+    "cluster-metadata": cluster_metadata,
+    "offsets": offsets,
+    "transaction-log": transactions,
+}
 
 
 # ---- control records -------------------------------------------------------------------------------------

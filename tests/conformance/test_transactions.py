@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from barnabas import Broker
+from broker.tools.commands import dump_log
 from protocol.codec import decode
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
@@ -307,7 +309,11 @@ def test_the_same_requests_get_the_same_answers_and_leave_the_same_records(tmp_p
     assert [(one.transaction_state, one.producer_id, one.producer_epoch) for one in found] == [
         (one.transaction_state, one.producer_id, one.producer_epoch) for one in states
     ]
-    log = tmp_path / "ours" / "__transaction_state-0" / "00000000000000000000.log"
-    dump = run_tool("org.apache.kafka.tools.DumpLogSegments", "--transaction-log-decoder", "--files", log)
-    assert dump.returncode == 0, dump.stderr
-    assert dump.stdout.count('"transactionalId":"new"') == len([one for one in dumps[1] if one[0] == "new"])
+    for name in ("ours", "theirs"):
+        log = tmp_path / name / "__transaction_state-0" / "00000000000000000000.log"
+        dump = run_tool("org.apache.kafka.tools.DumpLogSegments", "--transaction-log-decoder", "--files", log)
+        assert dump.returncode == 0, dump.stderr
+        assert dump.stdout.count('"transactionalId":"new"') == len([one for one in dumps[1] if one[0] == "new"])
+        shown = CliRunner().invoke(dump_log, ["--transaction-log-decoder", str(log)])
+        assert shown.exit_code == 0, shown.output
+        assert shown.output.splitlines() == dump.stdout.splitlines()

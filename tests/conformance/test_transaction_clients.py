@@ -1,0 +1,256 @@
+"""Transactions of real clients, and Apache Kafka's tools for them, unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+
+from barnabas import Broker
+from tests.conformance.test_java_tools import output_of, run
+from tests.support.kafka import needs_kafka, run_tool
+from tests.support.waiting import until
+
+WAIT_S = 30
+SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 5, "num.partitions": 3}
+PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+
+Batches = list[tuple[list[str], bool]]
+"""Values of one transaction each, and whether it is committed."""
+
+
+def with_confluent(bootstrap: str, topic: str, batches: Batches) -> None:
+    """librdkafka: transactions before version 2."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": f"confluent-{topic}"})
+    producer.init_transactions(WAIT_S)
+    for values, is_commit in batches:
+        producer.begin_transaction()
+        for number, value in enumerate(values):
+            producer.produce(topic, value, partition=number % 3)
+        producer.flush(WAIT_S)
+        (producer.commit_transaction if is_commit else producer.abort_transaction)(WAIT_S)
+
+
+def with_kafka_python(bootstrap: str, topic: str, batches: Batches) -> None:
+    """kafka-python."""
+    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"kafka-python-{topic}")
+    try:
+        producer.init_transactions()
+        for values, is_commit in batches:
+            producer.begin_transaction()
+            for number, value in enumerate(values):
+                producer.send(topic, value.encode(), partition=number % 3)
+            producer.flush(WAIT_S)
+            (producer.commit_transaction if is_commit else producer.abort_transaction)()
+    finally:
+        producer.close()
+
+
+def with_aiokafka(bootstrap: str, topic: str, batches: Batches) -> None:
+    """aiokafka."""
+
+    async def send() -> None:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"aiokafka-{topic}")
+        await producer.start()
+        try:
+            for values, is_commit in batches:
+                await producer.begin_transaction()
+                for number, value in enumerate(values):
+                    await producer.send_and_wait(topic, value.encode(), partition=number % 3)
+                await (producer.commit_transaction if is_commit else producer.abort_transaction)()
+        finally:
+            await producer.stop()
+
+    asyncio.run(send())
+
+
+PRODUCERS: dict[str, Callable[[str, str, Batches], None]] = {
+    "confluent-kafka": with_confluent,
+    "kafka-python": with_kafka_python,
+    "aiokafka": with_aiokafka,
+}
+
+
+def read(bootstrap: str, topic: str, *, committed: bool) -> list[str]:
+    """Everything in a topic, as one isolation level shows it, up to its end now."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+        consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
+        found: list[str] = []
+        ended: set[int] = set()
+        while ended != set(partitions):
+            message = consumer.poll(WAIT_S)
+            assert message is not None, "nothing comes, and no end"
+            if message.error() is None:
+                found.append(message.value().decode())
+            else:
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
+                ended.add(message.partition())
+        return sorted(found)
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("client", PRODUCERS)
+def test_committed_readers_see_what_was_committed(kafka_broker, kafka_topic, client: str) -> None:
+    """Every client commits and aborts; an uncommitted reader sees both, a committed one no aborted record."""
+    batches = [([f"{number}-{place}" for place in range(5)], number % 2 == 0) for number in range(6)]
+    PRODUCERS[client](kafka_broker.bootstrap, kafka_topic, batches)
+    kept = sorted(value for values, is_commit in batches if is_commit for value in values)
+    assert read(kafka_broker.bootstrap, kafka_topic, committed=True) == kept
+    everything = sorted(value for values, _ in batches for value in values)
+    assert read(kafka_broker.bootstrap, kafka_topic, committed=False) == everything
+
+
+def test_the_later_of_two_producers_shuts_out_the_other(kafka_broker, kafka_topic) -> None:
+    """Fencing as a client sees it: a fatal error for the old one, nothing of it is seen."""
+    config = {"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": f"fenced-{kafka_topic}"}
+    old, new = confluent_kafka.Producer(config), confluent_kafka.Producer(config)
+    old.init_transactions(WAIT_S)
+    old.begin_transaction()
+    old.produce(kafka_topic, "old")
+    old.flush(WAIT_S)
+    new.init_transactions(WAIT_S)
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        old.commit_transaction(WAIT_S)
+    assert refused.value.args[0].fatal()
+    new.begin_transaction()
+    new.produce(kafka_topic, "new")
+    new.commit_transaction(WAIT_S)
+    assert read(kafka_broker.bootstrap, kafka_topic, committed=True) == ["new"]
+
+
+def consumer_of(bootstrap: str, topic: str, group: str) -> Any:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+         "isolation.level": "read_committed", "enable.auto.commit": False}
+    )  # fmt: skip
+    consumer.subscribe([topic])
+    return consumer
+
+
+def carry_over(bootstrap: str, source: str, target: str, count: int, stop_after: int | None = None) -> None:
+    """Consume, transform, produce, commit the offsets with it; leave a transaction open after so many records."""
+    group = f"group-of-{target}"
+    consumer = consumer_of(bootstrap, source, group)
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": f"carry-{target}"})
+    producer.init_transactions(WAIT_S)
+    carried = 0
+    try:
+        while carried < count:
+            messages = [message for message in consumer.consume(7, WAIT_S) if message.error() is None]
+            assert messages, f"{carried} of {count} have come"
+            producer.begin_transaction()
+            for message in messages:
+                producer.produce(target, b"<" + message.value() + b">")
+            carried += len(messages)
+            positions = consumer.position(consumer.assignment())
+            producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), WAIT_S)
+            if stop_after is not None and carried >= stop_after:
+                producer.flush(WAIT_S)
+                return
+            producer.commit_transaction(WAIT_S)
+    finally:
+        consumer.close()
+
+
+def test_what_is_carried_over_is_carried_over_once() -> None:
+    """Consume, transform, produce: a worker dies in the middle, and the broker too; each record arrives exactly once."""
+    values = [f"{number:03}" for number in range(60)]
+    with Broker(settings=SETTINGS) as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+        for value in values:
+            producer.produce("source", value)
+        assert producer.flush(WAIT_S) == 0
+        carry_over(broker.bootstrap, "source", "target", 60, stop_after=20)
+        broker.kill()
+        broker.start()
+        left = 60 - len(read(broker.bootstrap, "target", committed=True))
+        assert 40 <= left < 60
+        carry_over(broker.bootstrap, "source", "target", left)
+        assert read(broker.bootstrap, "target", committed=True) == [f"<{value}>" for value in values]
+
+
+def test_a_killed_broker_keeps_what_was_committed_and_ends_what_was_open() -> None:
+    """SIGKILL while a transaction is open: it stays open, holds committed readers back, and its producer can go on."""
+    settings = {**SETTINGS, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
+    with Broker(settings=settings) as broker:
+        with_confluent(broker.bootstrap, "t", [(["kept"], True), (["gone"], False)])
+        config = {"bootstrap.servers": broker.bootstrap, "transactional.id": "open", "transaction.timeout.ms": 60_000}
+        producer = confluent_kafka.Producer(config)
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        producer.produce("t", "before", partition=0)
+        assert producer.flush(WAIT_S) == 0
+        with_kafka_python(broker.bootstrap, "t", [(["behind"], True)])
+        broker.kill()
+        broker.start()
+        assert read(broker.bootstrap, "t", committed=True) == ["kept"]
+        producer.produce("t", "after", partition=1)
+        producer.commit_transaction(WAIT_S)
+        until(
+            lambda: read(broker.bootstrap, "t", committed=True) == ["after", "before", "behind", "kept"],
+            "everything that was committed",
+        )
+
+
+@needs_kafka
+def test_the_performance_tool_writes_in_transactions(kafka_broker, kafka_topic) -> None:
+    """kafka-producer-perf-test.sh --transactional-id: Java's producer, transactions of version 2."""
+    written = output_of(
+        run_tool(
+            PRODUCER_PERFORMANCE, "--topic", kafka_topic, "--num-records", 5000, "--record-size", 100, "--throughput",
+            -1, "--command-property", f"bootstrap.servers={kafka_broker.bootstrap}", "--transactional-id", kafka_topic,
+            "--transaction-duration-ms", 100,
+        )
+    )  # fmt: skip
+    assert "5000 records sent" in written
+    assert len(read(kafka_broker.bootstrap, kafka_topic, committed=True)) == 5000
+    described = run(TRANSACTIONS, kafka_broker.bootstrap, "describe", "--transactional-id", kafka_topic)
+    assert "CompleteCommit" in described
+
+
+@needs_kafka
+def test_administrators_find_and_abort_what_hangs(kafka_broker, kafka_topic) -> None:
+    """kafka-transactions.sh list, describe, describe-producers, find-hanging and abort; the console sees committed ones."""
+    bootstrap = kafka_broker.bootstrap
+    with_confluent(bootstrap, kafka_topic, [(["kept"], True)])
+    config = {"bootstrap.servers": bootstrap, "transactional.id": f"hangs-{kafka_topic}"}
+    producer = confluent_kafka.Producer(config)
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce(kafka_topic, "open", partition=0)
+    producer.flush(WAIT_S)
+    listed = run(TRANSACTIONS, bootstrap, "list")
+    assert f"hangs-{kafka_topic}" in listed
+    assert f"confluent-{kafka_topic}" in listed
+    described = run(TRANSACTIONS, bootstrap, "describe", "--transactional-id", f"hangs-{kafka_topic}")
+    assert "Ongoing" in described
+    assert f"{kafka_topic}-0" in described
+    writers = run(TRANSACTIONS, bootstrap, "describe-producers", "--topic", kafka_topic, "--partition", 0)
+    (start,) = [row.split()[-1] for row in writers.splitlines()[1:] if row.split()[-1] != "None"]
+    run(TRANSACTIONS, bootstrap, "find-hanging", "--broker-id", 1)
+    run(TRANSACTIONS, bootstrap, "abort", "--topic", kafka_topic, "--partition", 0, "--start-offset", start)
+    shown = run(
+        CONSUMER, bootstrap, "--topic", kafka_topic, "--from-beginning", "--timeout-ms", 5000,
+        "--isolation-level", "read_committed",
+    )  # fmt: skip
+    assert shown.split() == ["kept"]
+    assert read(bootstrap, kafka_topic, committed=True) == ["kept"]

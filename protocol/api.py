@@ -15,6 +15,7 @@ from protocol.errors import MalformedRequest
 from protocol.messages import (
     admin,
     cluster,
+    consumer_groups,
     groups,
     logs,
     metadata,
@@ -192,6 +193,12 @@ APIS: dict[int, Api] = {
     ),
     ApiKey.LIST_TRANSACTIONS: Api(transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
     ApiKey.ALLOCATE_PRODUCER_IDS: Api(quorum.AllocateProducerIdsRequest, quorum.AllocateProducerIdsResponse),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(
+        consumer_groups.ConsumerGroupHeartbeatRequest, consumer_groups.ConsumerGroupHeartbeatResponse
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Api(
+        consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse
+    ),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Api(
         telemetry.GetTelemetrySubscriptionsRequest, telemetry.GetTelemetrySubscriptionsResponse
     ),

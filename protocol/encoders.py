@@ -147,12 +147,13 @@ class _EncoderSource(Source):
             self.line("values = dict(m.unknown_tagged_fields or {})")
             for field in fields:
                 claim = _differs(field, f"m.{field.name}")
-                if field.wire.kind == "struct" and field.wire.message is not None:
+                is_nullable = field.is_nullable_in(self.version)
+                if field.wire.message is not None and not is_nullable:
                     plain = self.constant(field.wire.message, "D", partial(blank, field.wire.message))
                     claim += f" and m.{field.name} != {plain}"
                 with self.block(f"if {claim}:"):
                     self.line("o = bytearray()")
-                    self._value(field.wire, f"m.{field.name}", field.is_nullable_in(self.version), 1)
+                    self._value(field.wire, f"m.{field.name}", is_nullable, 1)
                     self._end_run()
                     self.line(f"values[{field.tag}] = o")
             self.line("write_tagged(section, values)")

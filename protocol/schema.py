@@ -13,7 +13,8 @@ RULES    1. Declaring is cheap: nothing but slots is made at import. Annotations
          3. A field outside the version at hand decodes to its default. Encoding drops its value when it is
             Ignorable and refuses any value but the default when not, as Kafka does.
          4. `EMPTY` as default is a fresh list for every instance.
-         5. A tagged struct that is None is not written, and one that is not written is None.
+         5. A tagged struct that is None is not written, and one that is not written is None; so it is with a blank
+            one, unless it is marked Nullable.
 NOT HERE Bytes (`codec.py`).
 """
 
@@ -80,7 +81,10 @@ class Until:
 
 
 class Nullable:
-    """The first version in which an optional field may be null; without it, every version that has the field."""
+    """The first version in which an optional field may be null; without it, every version that has the field.
+
+    On a tagged struct: it is written with a mark in front that says whether it is null.
+    """
 
     def __init__(self, since: int) -> None:
         self.since = since
@@ -174,7 +178,18 @@ def _wire(kind: Any) -> Wire:
 class Field:
     """One field of a message, as declared."""
 
-    __slots__ = ("default", "has_default", "is_ignorable", "name", "nullable_since", "since", "tag", "until", "wire")
+    __slots__ = (
+        "default",
+        "has_default",
+        "has_null_mark",
+        "is_ignorable",
+        "name",
+        "nullable_since",
+        "since",
+        "tag",
+        "until",
+        "wire",
+    )
 
     def __init__(self, name: str, annotation: Any, defaults: dict[str, Any]) -> None:
         kind, *marks = annotation if isinstance(annotation, tuple) else (annotation,)
@@ -183,6 +198,7 @@ class Field:
         self.since = 0
         self.until = 0x7FFF
         self.nullable_since = 0
+        self.has_null_mark = False
         self.tag: int | None = None
         self.is_ignorable = False
         self.has_default = name in defaults
@@ -199,6 +215,7 @@ class Field:
             self.until = mark.version
         elif isinstance(mark, Nullable):
             self.nullable_since = mark.since
+            self.has_null_mark = True
         else:
             assert isinstance(mark, Tag), f"{mark!r} marks no field"
             self.tag = mark.tag
@@ -209,7 +226,7 @@ class Field:
 
     def is_nullable_in(self, version: int) -> bool:
         """May the field be written as null in this version? (A tagged struct is left out instead.)"""
-        if self.tag is not None and self.wire.kind == "struct":
+        if self.tag is not None and self.wire.kind == "struct" and not self.has_null_mark:
             return False
         return self.wire.is_nullable and version >= self.nullable_since
 

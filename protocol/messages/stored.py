@@ -22,6 +22,7 @@ from protocol.schema import (
     Int32,
     Int64,
     Message,
+    Nullable,
     Since,
     Tag,
     UInt16,
@@ -421,6 +422,127 @@ class GroupMetadataValue(Message, api_key=2, versions=(0, 4), flexible=4):
     leader: str | None
     current_state_timestamp: Annotated[Int64, Since(2), Ignorable] = -1
     members: list[MemberMetadata]
+
+
+class ConsumerGroupMetadataKey(Message, api_key=3, versions=(0, 0), flexible=None):
+    """Which consumer group: key type 3."""
+
+    group_id: str
+
+
+class ConsumerGroupMetadataValue(Message, api_key=3, versions=(0, 0), flexible=0):
+    """The group epoch, and a hash of what is known of the topics that the group reads."""
+
+    epoch: Int32
+    metadata_hash: Annotated[Int64, Tag(0)] = 0
+
+
+class ConsumerGroupMemberMetadataKey(Message, api_key=5, versions=(0, 0), flexible=None):
+    """Which member: key type 5."""
+
+    group_id: str
+    member_id: str
+
+
+class ClassicProtocol(Message):
+    """A protocol that a member of the classic kind can speak."""
+
+    name: str
+    metadata: bytes
+
+
+class ClassicMemberMetadata(Message):
+    """What a member of a consumer group has that speaks the classic protocol."""
+
+    session_timeout_ms: Int32
+    supported_protocols: list[ClassicProtocol]
+
+
+class ConsumerGroupMemberMetadataValue(Message, api_key=5, versions=(0, 0), flexible=0):
+    """What a member said of itself."""
+
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: list[str]
+    subscribed_topic_regex: str | None
+    rebalance_timeout_ms: Int32 = -1
+    server_assignor: str | None
+    classic_member_metadata: Annotated[ClassicMemberMetadata | None, Tag(0), Nullable(0)] = None
+
+
+class ConsumerGroupTargetAssignmentMetadataKey(Message, api_key=6, versions=(0, 0), flexible=None):
+    """Whose target assignment: key type 6."""
+
+    group_id: str
+
+
+class ConsumerGroupTargetAssignmentMetadataValue(Message, api_key=6, versions=(0, 0), flexible=0):
+    """The group epoch that the target assignment was made for, and when."""
+
+    assignment_epoch: Int32
+    assignment_timestamp: Annotated[Int64, Tag(0), Ignorable] = 0
+
+
+class ConsumerGroupTargetAssignmentMemberKey(Message, api_key=7, versions=(0, 0), flexible=None):
+    """Whose part of the target assignment: key type 7."""
+
+    group_id: str
+    member_id: str
+
+
+class TargetAssignmentTopicPartition(Message):
+    """Partitions of a topic."""
+
+    topic_id: Uuid
+    partitions: list[Int32]
+
+
+class ConsumerGroupTargetAssignmentMemberValue(Message, api_key=7, versions=(0, 0), flexible=0):
+    """What a member shall have in the end."""
+
+    topic_partitions: list[TargetAssignmentTopicPartition]
+
+
+class ConsumerGroupCurrentMemberAssignmentKey(Message, api_key=8, versions=(0, 0), flexible=None):
+    """Whose current assignment: key type 8."""
+
+    group_id: str
+    member_id: str
+
+
+class CurrentAssignmentTopicPartitions(Message):
+    """Partitions of a topic; assignment_epochs: since when, in the order of partitions."""
+
+    topic_id: Uuid
+    partitions: list[Int32]
+    assignment_epochs: Annotated[list[Int32] | None, Tag(0)] = None
+
+
+class ConsumerGroupCurrentMemberAssignmentValue(Message, api_key=8, versions=(0, 0), flexible=0):
+    """What a member has, and what it is to give up; state: 0 stable, 1 unrevoked, 2 unreleased partitions."""
+
+    member_epoch: Int32
+    previous_member_epoch: Int32
+    state: Int8
+    assigned_partitions: list[CurrentAssignmentTopicPartitions]
+    partitions_pending_revocation: list[CurrentAssignmentTopicPartitions]
+
+
+class ConsumerGroupRegularExpressionKey(Message, api_key=16, versions=(0, 0), flexible=None):
+    """Which regular expression of a group: key type 16."""
+
+    group_id: str
+    regular_expression: str
+
+
+class ConsumerGroupRegularExpressionValue(Message, api_key=16, versions=(0, 0), flexible=0):
+    """The topics that it matched; version: the offset of the metadata that they were sought in."""
+
+    topics: list[str]
+    version: Int64
+    timestamp: Int64
 
 
 class TransactionLogKey(Message, api_key=0, versions=(0, 0), flexible=None):

@@ -12,6 +12,7 @@ from hypothesis.strategies import SearchStrategy
 from protocol.messages import (
     admin,
     cluster,
+    consumer_groups,
     groups,
     metadata,
     produce_fetch,
@@ -26,7 +27,19 @@ from protocol.schema import Field, Message, Wire, fields_of
 
 _BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
 _LENGTHS = (0, 1, 126, 127, 128, 255, 256, 16_382, 16_383, 32_767)  # where the length takes another byte
-_MODULES = (produce_fetch, metadata, groups, transactions, admin, cluster, users, telemetry, quorum, stored)
+_MODULES = (
+    produce_fetch,
+    metadata,
+    consumer_groups,
+    groups,
+    transactions,
+    admin,
+    cluster,
+    users,
+    telemetry,
+    quorum,
+    stored,
+)
 
 _OF_A_LATER_RELEASE = {stored.UnregisterControllerRecord}  # than the jars that are asked
 MESSAGES: list[type[Message]] = [
@@ -97,7 +110,7 @@ def _field(field: Field, version: int, flexible: bool, limits: Limits) -> Search
     values = _named(field, limits) or _values(field.wire, version, flexible, limits)
     if field.tag is not None and field.wire.kind != "struct":
         values = st.one_of(st.just([] if field.default == () else field.default), values)
-    if field.tag is not None and field.wire.kind == "struct":
+    if field.tag is not None and field.wire.kind == "struct" and not field.has_null_mark:
         assert field.wire.message is not None
         plain = field.wire.message()  # is not written, so it would come back as None
         values = st.one_of(st.none(), values.filter(lambda value: value != plain))

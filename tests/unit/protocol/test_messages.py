@@ -14,6 +14,7 @@ from protocol.api import APIS
 from protocol.messages import (
     admin,
     cluster,
+    consumer_groups,
     groups,
     headers,
     logs,
@@ -34,6 +35,7 @@ from tests.support.kafka import KAFKA_VERSION, kafka_home, needs_kafka
 MODULES = (
     admin,
     cluster,
+    consumer_groups,
     groups,
     headers,
     logs,
@@ -112,9 +114,8 @@ def assert_fields(
         assert {version for version in versions if field.is_in(version)} == carried, where
         assert schema.get("tag") == field.tag, where
         assert carried == versions or schema.get("ignorable", False) is field.is_ignorable, where
-        if field.tag is None or field.wire.kind != "struct":
-            nullable = {version for version in carried if field.is_nullable_in(version)}
-            assert nullable == in_range(schema.get("nullableVersions", "none")) & carried, where
+        nullable = {version for version in carried if field.is_nullable_in(version)}
+        assert nullable == in_range(schema.get("nullableVersions", "none")) & carried, where
         assert wire_name(field.wire) == kafka_name(schema["type"]), where
         assert (field.wire.kind == "array") is schema["type"].startswith("[]"), where
         assert_default(cls, field, schema)
@@ -133,7 +134,7 @@ def assert_default(cls: type[Message], field: Field, schema: dict[str, Any]) -> 
     expected: Any = OWN_DEFAULTS.get((cls.__name__, field.name), text)
     if field.name == "error_message":  # no sentence is no sentence, in every answer
         text = "null"
-    if text == "null":
+    if text in {"null", "None"}:  # the word, or JSON's own null
         expected = None
     elif text and field.wire.code == "?":
         expected = text == "true"

@@ -1,0 +1,121 @@
+"""Messages of consumer groups whose assignments the broker makes (KIP-848)."""
+
+from __future__ import annotations
+
+from protocol.schema import (
+    EMPTY,
+    Annotated,
+    Ignorable,
+    Int8,
+    Int16,
+    Int32,
+    Message,
+    Nullable,
+    Since,
+    Uuid,
+)
+
+
+class ConsumerGroupHeartbeatRequestTopicPartitions(Message):
+    """Partitions of a topic that a member owns."""
+
+    topic_id: Uuid
+    partitions: list[Int32]
+
+
+class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexible=0):
+    """Join (epoch 0), stay, leave (-1), leave for a while (-2); null, or -1 as a time: as before."""
+
+    group_id: str
+    member_id: str
+    member_epoch: Int32
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: Int32 = -1
+    subscribed_topic_names: list[str] | None = None
+    subscribed_topic_regex: Annotated[str | None, Since(1), Nullable(1)] = None
+    server_assignor: str | None = None
+    topic_partitions: list[ConsumerGroupHeartbeatRequestTopicPartitions] | None = None
+
+
+class ConsumerGroupHeartbeatResponseTopicPartitions(Message):
+    """Partitions of a topic that a member may use."""
+
+    topic_id: Uuid
+    partitions: list[Int32]
+
+
+class ConsumerGroupHeartbeatResponseAssignment(Message):
+    """All that a member may use."""
+
+    topic_partitions: list[ConsumerGroupHeartbeatResponseTopicPartitions]
+
+
+class ConsumerGroupHeartbeatResponse(Message, api_key=68, versions=(0, 1), flexible=0):
+    """The epoch that the member is in now; a null assignment: as before."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: Int32 = 0
+    heartbeat_interval_ms: Int32 = 0
+    assignment: ConsumerGroupHeartbeatResponseAssignment | None = None
+
+
+class ConsumerGroupDescribeRequest(Message, api_key=69, versions=(0, 1), flexible=0):
+    """Groups in full."""
+
+    group_ids: list[str]
+    include_authorized_operations: bool
+
+
+class ConsumerGroupDescribeResponseTopicPartitions(Message):
+    """Partitions of a topic."""
+
+    topic_id: Uuid
+    topic_name: str
+    partitions: list[Int32]
+
+
+class ConsumerGroupDescribeResponseAssignment(Message):
+    """What a member has, or shall have."""
+
+    topic_partitions: list[ConsumerGroupDescribeResponseTopicPartitions] = EMPTY
+
+
+class ConsumerGroupDescribeResponseMember(Message):
+    """One member; member_type: -1 unknown, 0 classic, 1 consumer."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    member_epoch: Int32
+    client_id: str
+    client_host: str
+    subscribed_topic_names: list[str]
+    subscribed_topic_regex: str | None = None
+    assignment: ConsumerGroupDescribeResponseAssignment
+    target_assignment: ConsumerGroupDescribeResponseAssignment
+    member_type: Annotated[Int8, Since(1), Ignorable] = -1
+
+
+class ConsumerGroupDescribeResponseGroup(Message):
+    """One group."""
+
+    error_code: Int16
+    error_message: str | None = None
+    group_id: str
+    group_state: str = ""
+    group_epoch: Int32 = 0
+    assignment_epoch: Int32 = 0
+    assignor_name: str = ""
+    members: list[ConsumerGroupDescribeResponseMember] = EMPTY
+    authorized_operations: Int32 = -0x8000_0000
+
+
+class ConsumerGroupDescribeResponse(Message, api_key=69, versions=(0, 1), flexible=0):
+    """The answer to ConsumerGroupDescribeRequest."""
+
+    throttle_time_ms: Int32 = 0
+    groups: list[ConsumerGroupDescribeResponseGroup]

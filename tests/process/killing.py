@@ -127,13 +127,17 @@ class Run:
         self.clients.append(GroupReader(where, self.memory, self._seed(), ["plain", "small", "flushed", "moving"]))
         self.clients.append(Administrator(where, self.memory, self._seed(), self.paths, "trimmed", "moving"))
 
+    def _wait(self, seconds: float) -> None:
+        """Let the clients work, unless one of them has ended."""
+        self.clients[0].over.wait(seconds)
+
     def _seed(self) -> int:
         return self.rng.randrange(2**32)
 
     # ------------------------------------------------------------ killing
     def turn(self, number: int) -> None:
         """Let them work, end the broker, start it, and look."""
-        time.sleep(self.rng.random() ** 2 * 3)
+        self._wait(self.rng.random() ** 2 * 3)
         self._raise()
         act = self.rng.choices((self._kill, self._stop, self._kill_helper), (8, 1, 1))[0]
         act()
@@ -154,7 +158,7 @@ class Run:
             with suppress(psutil.Error):
                 child.kill()
                 self.acts["kill the helper"] += 1
-        time.sleep(self.rng.random() * 0.2)
+        self._wait(self.rng.random() * 0.2)
         self._kill()
 
     def _start_at_last(self) -> None:
@@ -166,7 +170,7 @@ class Run:
         """Kill it some time after it was started, ready or not."""
 
         def kill() -> None:
-            time.sleep(after_s)
+            self._wait(after_s)
             with suppress(BrokerError, ProcessLookupError):
                 os.kill(self.broker.pid, signal.SIGKILL)
 

@@ -70,7 +70,7 @@ def test_a_full_disk_is_a_delay(small_disk: Path) -> None:
         until(lambda: len(writers) > 300, "records are written")
         filler = fill(small_disk)
         until(lambda: "is full: appends are refused until there is room" in broker.log(), "it is felt")
-        time.sleep(SECONDS)
+        run.clients[0].over.wait(SECONDS)
         assert refusal(broker.bootstrap) == ErrorCode.KAFKA_STORAGE_ERROR
         assert broker.is_running
         assert len(read_some(broker.bootstrap)) > 100

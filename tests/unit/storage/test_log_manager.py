@@ -16,8 +16,7 @@ import pytest
 import storage.log_manager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import uuid_text
-from storage.blocking import WouldBlock
-from storage.checkpoints import FIRST_DIRTY, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
+from storage.checkpoints import FIRST_DIRTY, read_offsets
 from storage.disk import Disk, StorageError
 from storage.log import Log
 from storage.log_config import LogConfig
@@ -354,45 +353,6 @@ def test_without_any_directory_the_start_fails(tmp_path: Path) -> None:
         started(tmp_path)
 
 
-@pytest.mark.parametrize("name", [RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY])
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_a_checkpoint_that_nobody_can_understand_is_done_without(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, is_clean: bool
-) -> None:
-    """Said in a sentence, and written anew; what it told is found out or assumed at its safest."""
-    manager = started(tmp_path)
-    for value in "abc":
-        append(created(manager), value)
-    manager.shutdown()
-    if not is_clean:
-        (tmp_path / CLEAN_SHUTDOWN).unlink()
-    (tmp_path / name).write_bytes(b"0\n1\nt 0 \xff\n")
-    again = started(tmp_path)
-    assert [name in record.getMessage() for record in caplog.records] == [True]
-    log = created(again)
-    assert append(log, "d") == 3
-    log.high_watermark = 4
-    write_checkpoints(again)
-    again.shutdown()
-    assert read_offsets(Disk(), f"{tmp_path}/{RECOVERY_POINTS}") == {("t", 0): 4}
-
-
-@pytest.mark.parametrize("text", ["version: 1\ntopic_id: uLkEB2t9R42XWGd6Vkop6A", "version: 0\ntopic_id: " + "?" * 22])
-def test_a_log_whose_topic_id_is_damaged_is_that_of_the_topic_of_its_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
-) -> None:
-    """It is said, the id is written anew, and the directory stays in service."""
-    manager = started(tmp_path)
-    append(created(manager), "a")
-    manager.shutdown()
-    metadata = tmp_path / "t-0" / "partition.metadata"
-    before = metadata.read_bytes()
-    metadata.write_text(text)
-    assert append(created(started(tmp_path)), "b") == 1
-    assert "partition.metadata" in caplog.text
-    assert metadata.read_bytes() == before
-
-
 # ---- taking away -----------------------------------------------------------------------------------------
 
 
@@ -551,36 +511,6 @@ def test_retention_opens_what_may_have_expired_and_closes_it_again(tmp_path: Pat
     assert disk.reads == []
     assert [log.name for log in manager.retain(NOW_MS + 6500)] == ["t-1"]
     assert manager.logs["t", 1].log_start_offset == 4
-
-
-def test_retention_passes_over_a_log_that_a_thread_is_opening(tmp_path: Path) -> None:
-    """Its turn comes again; nobody may open it twice."""
-    manager = started(tmp_path)
-    append(created(manager), "a")
-    manager.shutdown()
-    manager = started(tmp_path)
-    log = created(manager)
-    with pytest.raises(WouldBlock) as opening:
-        log.open(may_block=False)
-    assert list(manager.retain(NOW_MS)) == []
-    opening.value.run()
-    opening.value.finish()
-    assert list(manager.retain(NOW_MS)) == [log]
-
-
-def test_retention_goes_on_behind_a_log_that_cannot_be_opened(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody is told; the other logs of the directory are in service."""
-    manager = started(tmp_path)
-    logs = [created(manager, partition=partition) for partition in range(2)]
-
-    def refuse(wall_ms: int) -> None:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no log at {wall_ms}")
-
-    monkeypatch.setattr(type(logs[0]), "retain", lambda _, wall_ms: refuse(wall_ms))
-    assert list(manager.retain(NOW_MS)) == logs
-    assert f"t-1 is not looked after: no log at {NOW_MS}" in caplog.text
 
 
 def test_a_disk_that_fails_during_retention_goes_offline(tmp_path: Path) -> None:

@@ -225,9 +225,9 @@ class Run:
         self, reader: confluent_kafka.Consumer, place: tuple[str, int], begin: int, acknowledged: set[int]
     ) -> None:
         where = confluent_kafka.TopicPartition(*place)
-        _, end = reader.get_watermark_offsets(where, timeout=_WAIT_S)
+        _, end = _bounds(reader, where)
         found = _read(reader, place, begin, end)
-        start, _ = reader.get_watermark_offsets(where, timeout=_WAIT_S)
+        start, _ = _bounds(reader, where)
         with self.memory.lock:
             ledger = self.memory.ledgers[place]
             ledger.check(begin, start, end, found, acknowledged)
@@ -317,6 +317,21 @@ def _read(reader: confluent_kafka.Consumer, place: tuple[str, int], begin: int, 
         assert time.monotonic() < deadline, f"{place}: nothing comes behind {found[-1:]}, it ends at {end}"
     reader.unassign()
     return found
+
+
+def _bounds(reader: confluent_kafka.Consumer, where: confluent_kafka.TopicPartition) -> tuple[int, int]:
+    """Where a partition begins and ends, as soon as its leader knows."""
+
+    def ask() -> tuple[int, int] | None:
+        try:
+            start, end = reader.get_watermark_offsets(where, timeout=_WAIT_S)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].name() not in {"OFFSET_NOT_AVAILABLE", "LEADER_NOT_AVAILABLE", "_TRANSPORT"}:
+                raise
+            return None
+        return start, end
+
+    return until(ask, f"the bounds of {where} are told")
 
 
 def _committed(

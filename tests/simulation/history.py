@@ -277,6 +277,7 @@ class History:
             partition.flushed = max(partition.flushed, log.flushed_end_offset)
         partition.is_all_durable, partition.may_be_flushed, partition.cut_at = False, 0, None
         partition.may_start = 0
+        partition.has_lost |= len(kept) < len(known)
         partition.batches = kept
         partition.start_at(start)
         partition.under_way.clear()

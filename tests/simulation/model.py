@@ -90,6 +90,8 @@ class Partition:
     durable_start: int = 0
     flushed: int = 0
     epoch: int = 0
+    has_lost: bool = False
+    """Whether a loss of power has taken something off the end."""
     cleanings: list[Cleaning] = field(default_factory=list)
     syncing_to: int | None = None
     """What will be durable when the sync under way is done."""

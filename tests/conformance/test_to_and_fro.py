@@ -3,7 +3,7 @@
 RULES    1. Every visit first finds all that the visits before have left, then adds to it; both brokers keep to that.
          2. Offsets are continuous; what was sent is there once, with its time, its key and its headers.
          3. A producer goes on with its id and its sequence numbers under the other broker.
-         4. What we do not serve is there again for Kafka: groups of KIP-848, transactions, quotas, passwords, access control
+         4. What we do not serve is there again for Kafka: groups of KIP-848, quotas, passwords, access control
             entries, levels of features. Our own snapshots of the metadata hold it too.
          5. Two of the visits end with SIGKILL, one of either broker.
 NOT HERE What compaction keeps (`test_compacted_directories.py`), how directories are formatted
@@ -237,7 +237,7 @@ class Sequence:
 
 
 class Transactions:
-    """Rule 4: written under Kafka; under either, what is decided counts, and what is not holds readers back."""
+    """Rule 1: what is decided counts; what one broker leaves open holds readers back until the other ends it."""
 
     def __init__(self) -> None:
         self._committed: list[bytes] = []
@@ -250,9 +250,8 @@ class Transactions:
             visit.create("undecided")
         assert visit.values("transactions", "read_committed") == self._committed
         assert visit.values("undecided", "read_committed") == self._stable
-        if visit.is_kafka:
-            self._decide(visit)
-            self._begin_only(visit)
+        self._decide(visit)
+        self._begin_only(visit)
 
     def _decide(self, visit: Visit) -> None:
         producer = self._producer(visit, "decided")

@@ -2,13 +2,16 @@
 
     --rounds N           so many restarts of each kind; 3 unless said
     --width N            only so many partitions; may be said several times
+    --only NAME          only barnabas, or only kafka
+    --add                to the figures of the last such run with other --width and --only: a long run in pieces
     --quick              a tenth of the partitions, to see that it runs
     --alone              Barnabas alone
     --docs               the plot into docs/figures too, and the table in Markdown on the terminal
 
 One node runs at a time, the first one changing from round to round; each number of partitions begins with new nodes. Every
-partition holds a few batches. What a start leaves for the first use is a figure too: the first record written to each partition
-after a clean restart, the first Fetch of each after a SIGKILL. The records written last are what a SIGKILL leaves unflushed.
+partition holds a few batches, one in ten of them in as many segments. What a start leaves for the first use is a figure
+too: the first record written to each partition after a clean restart, the first Fetch of each after a SIGKILL. A record and
+a batch of each partition were not synced by anybody then.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import psutil
 
@@ -25,8 +28,8 @@ from tests.benchmark.load.catalogue import SMALL_INDEXES
 from tests.benchmark.load.fresh import FULL as PATIENCE
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.site import Node, Site, at_rest, nodes, start
-from tests.benchmark.report.publish import publish
-from tests.benchmark.report.rows import Results
+from tests.benchmark.report.publish import FOLDER, publish
+from tests.benchmark.report.rows import OURS, THEIRS, Results
 from tests.benchmark.report.terminal import options, say, wishes
 from tests.support.loading import fetch_request
 from tests.support.raw_client import RawClient
@@ -35,7 +38,10 @@ WIDTHS, QUICK_WIDTHS = (1000, 5000), (100, 500)
 BATCH_BYTES = 4 << 10
 BATCHES = 4
 _ANSWER_LIMIT_S = 120.0
-_TOPIC = "wide"
+_TOPIC, _SEGMENTED = "wide", "segmented"
+_SEGMENTED_SHARE = 10
+_SEGMENT_MS = 1000
+_NAMES = {"barnabas": OURS, "kafka": THEIRS}
 _FETCH_VERSION = 11
 _NO_ID = bytes(16)
 START_AIMS = {"s": 0.1}
@@ -44,22 +50,27 @@ TOUCH_AIMS = {"s": 1.0}
 
 
 class Pair:
-    """Both nodes with one topic of so many partitions."""
+    """The nodes, with two topics that have so many partitions together."""
 
-    def __init__(self, made: dict[str, Node], results: Results, width: int) -> None:
+    def __init__(self, made: Mapping[str, Node], results: Results, width: int) -> None:
         self._nodes = made
         self._results = results
         self._width = width
+        segmented = width // _SEGMENTED_SHARE
+        self._topics = {_TOPIC: width - segmented, _SEGMENTED: segmented}
 
     def make(self) -> None:
-        """Create the topic, write to each partition for the first time, fill all."""
+        """Create the topics, write to each partition for the first time, fill all."""
         for name, node in self._nodes.items():
             site, _ = start(name, node)
             with RawClient(site.bootstrap, _ANSWER_LIMIT_S) as admin:
                 with Meter(site.pid) as meter:
-                    raw.create_topic(admin, _TOPIC, self._width, **SMALL_INDEXES)
+                    raw.create_topic(admin, _TOPIC, self._topics[_TOPIC], **SMALL_INDEXES)
+                    settings = {**SMALL_INDEXES, "segment.ms": _SEGMENT_MS}
+                    raw.create_topic(admin, _SEGMENTED, self._topics[_SEGMENTED], **settings)
                 self._add("creation and a first record in each", name, _spent(meter), TOUCH_AIMS)
-            raw.fill(site.bootstrap, _TOPIC, BATCH_BYTES, BATCHES * BATCH_BYTES * self._width, self._width)
+            for batch in range(BATCHES):
+                self._append_to_all(site, 2 * _SEGMENT_MS * batch)
             node.stop()
 
     def restart_clean(self, turn: int) -> None:
@@ -75,7 +86,9 @@ class Pair:
     def restart_killed(self, turn: int) -> None:
         """Write, kill, start, read."""
         for name, node in self._in_turn(turn):
-            self._write_to_all(start(name, node)[0])
+            site, _ = start(name, node)
+            self._write_to_all(site)
+            self._append_to_all(site, 0)
             node.kill()
             site, outcome = start(name, node)
             self._add("restart after SIGKILL", name, outcome, START_AIMS)
@@ -86,14 +99,23 @@ class Pair:
         self._results.add(f"{self._width:,} partitions: {what}", name, outcome, aims)
 
     def _write_to_all(self, site: Site) -> Outcome:
-        """One record to every partition, in one request."""
+        """One record to every partition, in one request for each topic."""
         with RawClient(site.bootstrap, _ANSWER_LIMIT_S) as client, Meter(site.pid) as meter:
-            raw.touch(client, _TOPIC, self._width)
+            for topic, partitions in self._topics.items():
+                raw.touch(client, topic, partitions)
         return _spent(meter)
+
+    def _append_to_all(self, site: Site, ahead_ms: int) -> None:
+        """A batch to every partition, whose time is so far in the future."""
+        batch = raw.batch(BATCH_BYTES // 1024, 1024, ahead_ms)
+        for topic, partitions in self._topics.items():
+            raw.append(site.bootstrap, topic, batch, partitions)
 
     def _read_of_all(self, site: Site) -> Outcome:
         """The first batch of every partition, in one request."""
-        positions = {(_TOPIC, _NO_ID, index): 0 for index in range(self._width)}
+        positions = {
+            (topic, _NO_ID, index): 0 for topic, partitions in self._topics.items() for index in range(partitions)
+        }
         request = fetch_request(_FETCH_VERSION, positions, max_bytes=BATCH_BYTES)
         request.max_bytes = BATCH_BYTES * self._width
         with RawClient(site.bootstrap, _ANSWER_LIMIT_S) as client, Meter(site.pid) as meter:
@@ -117,20 +139,30 @@ def _held(site: Site, rest: Outcome) -> Outcome:
 def main() -> int:
     parser = options("partitions", __doc__)
     parser.add_argument("--width", type=int, action="append", help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=_NAMES, help=argparse.SUPPRESS)
+    parser.add_argument("--add", action="store_true", help=argparse.SUPPRESS)
     wanted = wishes(parser)
-    part = "-quick" if wanted.quick else "-part" if wanted.alone or wanted.width else ""
-    results = Results(f"partitions{part}", {"rounds": wanted.rounds})
+    is_whole = not (wanted.alone or wanted.width or wanted.only)
+    name = "partitions-quick" if wanted.quick else "partitions" if is_whole else "partitions-part"
+    results, before_s = Results(name, {"rounds": wanted.rounds}), 0.0
+    if wanted.add:
+        results = Results.read(FOLDER / f"{name}.json")
+        before_s = results.settings["seconds"]
     started = time.monotonic()
     for width in wanted.width or (QUICK_WIDTHS if wanted.quick else WIDTHS):
-        with nodes(alone=wanted.alone) as made:
-            pair = Pair(made, results, width)
-            say(f"a topic of {width} partitions")
+        with nodes(alone=wanted.alone or wanted.only == "barnabas") as made:
+            pair = Pair(_chosen(made, wanted.only), results, width)
+            say(f"{width} partitions")
             pair.make()
             repeat(pair.restart_clean, wanted.rounds, f"clean restart with {width} partitions")
             repeat(pair.restart_killed, wanted.rounds, f"restart after SIGKILL with {width} partitions")
     say("")
-    results.settings["seconds"] = round(time.monotonic() - started, 1)
+    results.settings["seconds"] = round(before_s + time.monotonic() - started, 1)
     return publish(results, docs=wanted.docs)
+
+
+def _chosen(made: Mapping[str, Node], only: str | None) -> Mapping[str, Node]:
+    return made if only is None else {_NAMES[only]: made[_NAMES[only]]}
 
 
 def repeat(restart: Callable[[int], None], rounds: int, what: str) -> None:

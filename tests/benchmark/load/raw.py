@@ -51,12 +51,12 @@ def frame(request: Message, version: int, correlation_id: int = 7) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def batch(records: int, value_bytes: int) -> bytes:
-    """A batch of records of random bytes."""
+def batch(records: int, value_bytes: int, ahead_ms: int = 0) -> bytes:
+    """A batch of records of random bytes, of now or of a while ahead."""
     builder = BatchBuilder()
-    value, now_ms = os.urandom(value_bytes), time.time_ns() // 1_000_000
+    value, time_ms = os.urandom(value_bytes), time.time_ns() // 1_000_000 + ahead_ms
     for _ in range(records):
-        builder.append(now_ms, None, value)
+        builder.append(time_ms, None, value)
     return bytes(builder.build())
 
 
@@ -161,9 +161,15 @@ def delete_topic(client: RawClient, name: str) -> None:
 
 def fill(bootstrap: str, topic: str, batch_bytes: int, total_bytes: int, partitions: int = 1) -> None:
     """Append batches of records of 1 KiB to the partitions in turn until the topic holds so much."""
-    request = produce_frame(topic, batch(batch_bytes // 1024, 1024), partitions=partitions)
+    times = total_bytes // (batch_bytes * partitions)
+    append(bootstrap, topic, batch(batch_bytes // 1024, 1024), partitions, times)
+
+
+def append(bootstrap: str, topic: str, records: bytes, partitions: int, times: int = 1) -> None:
+    """Append a batch to each of the partitions, so many times."""
+    request = produce_frame(topic, records, partitions=partitions)
     peer = Peer(bootstrap)
-    for _ in range(total_bytes // (batch_bytes * partitions)):
+    for _ in range(times):
         peer.call(request)
     peer.close()
 

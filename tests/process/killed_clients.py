@@ -46,6 +46,8 @@ PASSING = {
     "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "_NO_OFFSET", "_STATE", "_ASSIGNMENT_LOST", "GROUP_ID_NOT_FOUND",
 }  # fmt: skip
 """What a client of a group hears around a restart."""
+SMALL_BATCH = 15_000
+"""What piles up while the broker is away has to fit into the smallest segment."""
 _BREATH_S = 0.01
 _ANSWER_S = 5.0
 
@@ -95,8 +97,11 @@ class Writer(Client):
         self.places = places
         self.next = dict.fromkeys(places, 0)
         self.producer = confluent_kafka.Producer(
-            {"bootstrap.servers": bootstrap, "message.timeout.ms": 0, "linger.ms": 2, **QUICK, **settings}
-        )
+            {
+                "bootstrap.servers": bootstrap, "message.timeout.ms": 0, "linger.ms": 2, "batch.size": SMALL_BATCH,
+                **QUICK, **settings,
+            }
+        )  # fmt: skip
 
     def step(self) -> None:
         """Some records to one partition."""

@@ -77,7 +77,7 @@ _COMPLAINTS = re.compile(r"(?i)mismatch|isvalid: false|not valid|exception|non-c
 _FAULT = re.compile(r"Traceback|fault|CRITICAL| ERROR |[Ee]xception")
 _FULL = re.compile(r"log directory \S+ is full: ")
 _WAIT_S = 20
-_AT_A_TIME = 1000  # files that fit into one argument
+_AT_A_TIME = 500  # files that fit into one argument
 _BEHIND = 3000
 """So many offsets before the end of the last look the next one begins."""
 
@@ -368,6 +368,8 @@ def run(root: Path, seed: int, count: int, *, with_kafka: bool) -> Counter[str]:
         this.prepare()
         for number in range(1, count + 1):
             this.turn(number)
+            if number % THOROUGH == 0:
+                print(number, dict(this.acts), flush=True)
             if with_kafka and number % (5 * THOROUGH) == 0:
                 this.let_kafka_look()
         this.end(with_kafka=with_kafka)

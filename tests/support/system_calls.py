@@ -64,7 +64,19 @@ def parse(text: str) -> Iterator[Call]:
 @contextlib.contextmanager
 def watched(pid: int, names: tuple[str, ...], output: Path, *, shown: int = 0) -> Iterator[list[Call]]:
     """Note the calls of these names, of all threads, while the block runs, with so much of their strings and lists."""
-    command = ["strace", "-f", "-y", "-s", str(shown), "-e", "trace=" + ",".join(names), "-o", str(output), "-p", str(pid)]
+    command = [
+        "strace",
+        "-f",
+        "-y",
+        "-s",
+        str(shown),
+        "-e",
+        "trace=" + ",".join(names),
+        "-o",
+        str(output),
+        "-p",
+        str(pid),
+    ]
     calls: list[Call] = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr is not None

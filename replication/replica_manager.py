@@ -421,7 +421,9 @@ class ReplicaManager:
         log, worker = partition.log, self._worker
 
         def read(_: StorageError | None = None) -> None:
-            worker.read(log.directory, blocked.run, lambda error: self._was_read(log, blocked, error))
+            worker.read(
+                log.directory, partial(log.visit, blocked.run), lambda error: self._was_read(log, blocked, error)
+            )
 
         if log.is_changing:  # what is to be read may have to be made first
             worker.name(log.directory, _nothing, lambda _: worker.write(log.directory, 0, _nothing, read))
@@ -429,9 +431,11 @@ class ReplicaManager:
             read()
 
     def _was_read(self, log: Log, blocked: WouldBlock[Any], error: StorageError | None) -> None:
-        if error is None:
+        if log.is_offline:
+            pass  # it was deleted meanwhile: there is nothing to be found
+        elif error is None:
             blocked.finish()
-        elif not log.is_offline:  # else it was deleted while the thread was at work
+        else:
             self.directory_failed(log.directory, error)
         for then in self._reading.pop(blocked):
             then()

@@ -13,6 +13,7 @@ RULES    1. The clean-shutdown marker is read, then deleted durably before anyth
          5. Deleting is renaming; the files go after `file.delete.delay.ms`, as closed work. Directories are made and
             renamed through `later` (changes.py): until then nobody looks into them. A name that is used again is made in
             the same log directory, when the renaming is durable and no checkpoint speaks of the log that had it before.
+            Nobody is at the files of a log that is renamed (visits.py).
          6. What takes long comes in steps (an iterator, one log a step) or as closed work for a thread.
          7. A copy of a log that is being moved is in nobody's way: it is not looked after, and it is no log of its directory
             until it has taken the log's place.
@@ -45,6 +46,7 @@ from storage.partition_directory import DELETED, STRAY, aside_name, make, partit
 from storage.producers import DEFAULT_EXPIRATION_MS
 from storage.segments.segment_engine import SegmentEngine
 from storage.usage import Usage
+from storage.visits import Visits
 
 LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
@@ -97,11 +99,12 @@ class LogManager:
             engine_factory: None for the segments engine.
             locks: of the directories, to be let go at the shutdown.
             most_open_files: what logs may have open, all together.
-            new_lock: makes what lets one thread at a time write the checkpoints of a directory.
+            new_lock: makes what lets one thread at a time do something, where there are several.
         """
         self._disk = disk
         self._config = config
         self._random_bytes = random_bytes
+        self._visits = Visits(new_lock)
         self.engine_factory = engine_factory or self._segments
         self._locks = locks
         self.open_files = OpenFiles(disk, most_open_files)
@@ -181,7 +184,7 @@ class LogManager:
                 known=checkpoints.get(key, Checkpoint()),
                 is_clean=directory.was_clean,
             )
-            log.later = partial(self._change, path)
+            self._look_after(log)
             self.logs[key] = directory.logs[key] = log
 
     def _take_marker(self, directory: LogDirectory) -> None:
@@ -286,7 +289,7 @@ class LogManager:
         wished = (directory, self._preferred.pop(key, None), was_in := self._taken_out.pop(key, None))
         home = self._home(directory or next((path for path in wished if path in self.directories), None))
         log = Log(self._disk, self.engine_factory, home.path, topic, partition, config, topic_id=topic_id, is_new=True)
-        log.later = partial(self._change, home.path)
+        self._look_after(log)
         self.logs[key] = home.logs[key] = log
         try:
             if was_in is not None:
@@ -328,12 +331,17 @@ class LogManager:
         del self.logs[key], home.logs[key]
         _remember(self._taken_out, key, home.path)
         path = f"{log.directory}/{aside_name(log.topic, log.partition, self._random_bytes(16), suffix)}"
-        self.name_later(log.directory, partial(self._rename, log.path, path))
+        self.name_later(log.directory, partial(self._rename, log, path))
         return path
 
-    def _rename(self, source: str, target: str) -> None:
-        if self._disk.exists(source):  # else it was taken away before it was made
-            self._disk.rename(source, target)
+    def _rename(self, log: Log, path: str) -> None:
+        self._visits.await_end(log)
+        if self._disk.exists(log.path):  # else it was taken away before it was made
+            self._disk.rename(log.path, path)
+
+    def _look_after(self, log: Log) -> None:
+        log.later = partial(self._change, log.directory)
+        log.visits = self._visits
 
     def _change(self, directory: str, change: Change) -> None:
         self.later(directory, change)
@@ -373,7 +381,7 @@ class LogManager:
 
     def add_copy(self, copy: Log) -> None:
         """A copy lies on disk."""
-        copy.later = partial(self._change, copy.directory)
+        self._look_after(copy)
         self.copies[copy.topic, copy.partition] = copy
 
     def drop_copy(self, copy: Log) -> None:
@@ -381,7 +389,7 @@ class LogManager:
         del self.copies[copy.topic, copy.partition]
         copy.delete()
         path = f"{copy.directory}/{aside_name(copy.topic, copy.partition, self._random_bytes(16), DELETED)}"
-        self.name_later(copy.directory, partial(self._rename, copy.path, path))
+        self.name_later(copy.directory, partial(self._rename, copy, path))
         self._dying.append((None, 0, path))
 
     def replace(self, log: Log, copy: Log) -> None:
@@ -394,6 +402,7 @@ class LogManager:
         home = self.directories[copy.directory]
         self.logs[key] = home.logs[key] = copy
         self._write_checkpoints(home)
+        self.name_later(copy.directory, partial(self._visits.await_end, log))
         self.name_later(copy.directory, partial(take_place, self._disk, log.path, doomed, lay_in, copy.path))
         copy.change(_nothing, partial(self.name_later, copy.directory))  # so that nobody opens it before
         self._dying.append((None, log.config.file_delete_delay_ms, doomed))

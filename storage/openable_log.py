@@ -32,6 +32,7 @@ from storage.producers import ProducerState
 from storage.recovery import OpenParts, open_parts
 from storage.snapshots import Snapshots
 from storage.syncs import Sync
+from storage.visits import ALONE
 
 NEVER_CLEANED: Final = -1
 
@@ -57,7 +58,7 @@ class OpenableLog:
         "_producers", "_recovery_point", "_refusal", "_retention_due_ms", "_settling", "_snapshots", "_topic_id",
         "_unflushed_since_ms", "config", "cuts", "directory", "doomed", "first_dirty_offset", "is_being_cleaned",
         "is_offline", "is_spotless", "is_uncleanable", "later", "name", "partition", "path", "settled_end",
-        "topic",
+        "topic", "visits",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +100,8 @@ class OpenableLog:
         self.is_offline = False
         self.later: Later = at_once
         """Makes the changes of files that need not be made at this moment (changes.py)."""
+        self.visits = ALONE
+        """Who is at its files in other threads."""
         self._pending: set[object] = set()  # one for each change handed to `later` and not made yet
         self.doomed: list[tuple[int, list[str]]] = []
         """Files out of use, with the time from which they may be deleted."""
@@ -254,10 +257,13 @@ class OpenableLog:
         self._pending.add(pending)
         (later or self.later)(partial(self._make_change, change, pending))
 
+    def visit(self, work: Change) -> None:
+        """Do something at its files by their names, in any thread; nothing when it is offline or was deleted."""
+        self.visits.visit(self, work)
+
     def _make_change(self, change: Change, pending: object) -> None:
         try:
-            if not self.is_offline:
-                change()
+            self.visit(change)
         except StorageError as error:
             if not self.is_offline:  # else the directory failed, or the log was deleted meanwhile
                 if not error.is_full:  # else it is made again

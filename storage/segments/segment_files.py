@@ -37,8 +37,7 @@ class SegmentFiles:
         """The log file, opened when it is not open."""
         file = self._file
         if file is None:
-            # A copy may come too late: the segment may be deleted.
-            file = self._disk.open(self.path(LOG), write=True, create=not self._is_copy)
+            file = self._disk.open(self.path(LOG), write=True)
             self._keep(file)
         self.usage = USED
         return file

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from protocol.errors import ErrorCode
@@ -75,6 +77,17 @@ def test_a_failing_disk_takes_the_directory_offline_and_refuses_who_waits(world)
     world.worker.let_read(StorageError("read", "x"))
     assert outcomes == [(ErrorCode.KAFKA_STORAGE_ERROR, None)] * 2
     assert world.partition().is_offline
+
+
+def test_what_waits_to_be_read_is_not_looked_for_in_a_topic_that_was_made_again(world):
+    """The files of the same name are others (storage/visits.py)."""
+    outcomes = Outcomes()
+    append(world, outcomes)
+    world.delete()
+    world.create("t")
+    world.worker.let_read()
+    assert outcomes == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)]
+    assert os.listdir(world.partition().log.path) == ["partition.metadata"]
 
 
 def test_a_partition_that_is_deleted_meanwhile_refuses_who_waits(world):

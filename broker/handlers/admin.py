@@ -9,13 +9,14 @@ NOT HERE What the controller decides (`replication/controller`), showing setting
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.admin import (
+    AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     CreatableTopicResult,
@@ -27,10 +28,13 @@ from protocol.messages.admin import (
     DeleteTopicsResponse,
     DeleteTopicState,
     IncrementalAlterConfigsRequest,
+    ReplacedConfigsResource,
 )
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
 from replication.image import MetadataImage, ResourceType
+
+R = TypeVar("R", AlterConfigsResource, ReplacedConfigsResource)
 
 
 class Controller(Protocol):
@@ -61,6 +65,7 @@ class AdminHandlers:
         return [
             Route(ApiKey.CREATE_TOPICS, 2, 7, self.create_topics),
             Route(ApiKey.DELETE_TOPICS, 1, 6, self.delete_topics),
+            Route(ApiKey.ALTER_CONFIGS, 0, 2, self.alter_configs),
             Route(ApiKey.CREATE_PARTITIONS, 0, 3, self.create_partitions),
             Route(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, self.incremental_alter_configs),
         ]
@@ -128,31 +133,41 @@ class AdminHandlers:
         return self._submit(context, request, lambda response: response.results.extend(refused))
 
     # ------------------------------------------------------------ settings
+    def alter_configs(self, context: RequestContext, request: AlterConfigsRequest) -> Pending:
+        """Replace all settings of topics, brokers, groups and subscriptions."""
+        request.resources, refused = self._allowed_resources(context, request.resources)
+        return self._submit(context, request, lambda response: response.responses.extend(refused))
+
     def incremental_alter_configs(self, context: RequestContext, request: IncrementalAlterConfigsRequest) -> Pending:
-        """Change single settings of topics and brokers."""
+        """Change single settings of topics, brokers, groups and subscriptions."""
+        request.resources, refused = self._allowed_resources(context, request.resources)
+        return self._submit(context, request, lambda response: response.responses.extend(refused))
+
+    def _allowed_resources(
+        self, context: RequestContext, resources: list[R]
+    ) -> tuple[list[R], list[AlterConfigsResourceResponse]]:
         refused, allowed = [], []
-        for resource in request.resources:
+        for resource in resources:
             code = self._why_not_alter(context, resource)
             if code == ErrorCode.NONE:
                 allowed.append(resource)
             else:
-                refused.append(
-                    AlterConfigsResourceResponse(
-                        error_code=code,
-                        resource_type=resource.resource_type,
-                        resource_name=resource.resource_name,
-                    )
-                )
-        request.resources = allowed
-        return self._submit(context, request, lambda response: response.responses.extend(refused))
+                kind, name = resource.resource_type, resource.resource_name
+                refused.append(AlterConfigsResourceResponse(error_code=code, resource_type=kind, resource_name=name))
+        return allowed, refused
 
-    def _why_not_alter(self, context: RequestContext, resource: AlterConfigsResource) -> ErrorCode:
-        if resource.resource_type == ResourceType.TOPIC:
-            if not self._may(context, Operation.ALTER_CONFIGS, Resource.TOPIC, resource.resource_name):
-                return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif not self._may(context, Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
-            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return ErrorCode.NONE
+    def _why_not_alter(
+        self, context: RequestContext, resource: AlterConfigsResource | ReplacedConfigsResource
+    ) -> ErrorCode:
+        kind, name = resource.resource_type, resource.resource_name
+        if kind == ResourceType.TOPIC:
+            is_allowed = self._may(context, Operation.ALTER_CONFIGS, Resource.TOPIC, name)
+            return ErrorCode.NONE if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if kind == ResourceType.GROUP:
+            is_allowed = self._may(context, Operation.ALTER_CONFIGS, Resource.GROUP, name)
+            return ErrorCode.NONE if is_allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
+        is_allowed = self._may(context, Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME)
+        return ErrorCode.NONE if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     def _submit(self, context: RequestContext, request: Message, add_refused: Callable[[Any], None]) -> Pending:
         """Have the controller decide on what is allowed, and answer together with what is not."""

@@ -1,8 +1,11 @@
-"""DescribeConfigs: every setting of a topic or broker, its value in force, and where that came from (KIP-226, KIP-524).
+"""DescribeConfigs, ListConfigResources: every setting of whatever has settings, its value in force, and where that came
+from (KIP-226, KIP-524, KIP-1142).
 
 RULES    1. Sources from the strongest to the weakest: the topic's own, this broker's dynamic, all brokers' dynamic,
             the settings file, the default. Synonyms are listed in that order.
-         2. A topic's default is listed under the first broker setting that gives it, where that is set; a default that
+         2. A group's default is the broker setting with "group." before its name; one of a subscription to clients'
+            metrics is its own.
+         3. A topic's default is listed under the first broker setting that gives it, where that is set; a default that
             comes from another (log.retention.minutes) has no synonyms, as in Apache Kafka.
 NOT HERE Changing settings (`admin.py`), the tables (`storage/log_config.py`, `broker/broker_settings.py`).
 """
@@ -22,13 +25,18 @@ from broker.unused_settings import unused_settings
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import (
+    ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
+from replication.client_metrics import SUBSCRIPTION_SETTINGS
+from replication.group_settings import GROUP_SETTINGS
 from replication.image import MetadataImage, ResourceType
 from replication.topic_names import check_topic_name
 from storage.log_config import SYNONYMS, TOPIC_SETTINGS, broker_synonyms, topic_default
@@ -44,6 +52,8 @@ class Source:
     FILE = 4
     DEFAULT = 5
     LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 class _Given(NamedTuple):
@@ -57,6 +67,18 @@ class _Given(NamedTuple):
 _Layers = list[tuple[int, Mapping[str, str]]]
 """The settings of a broker by source, the strongest first."""
 
+_REFUSALS = {
+    Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    Resource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    Resource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+_LISTED = [
+    ResourceType.GROUP,
+    ResourceType.CLIENT_METRICS,
+    ResourceType.BROKER_LOGGER,
+    ResourceType.BROKER,
+    ResourceType.TOPIC,
+]
 _HIDDEN = frozenset({"internal.segment.bytes"})
 
 
@@ -70,7 +92,28 @@ class ConfigHandlers:
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
-        return [Route(ApiKey.DESCRIBE_CONFIGS, 1, 4, self.describe_configs)]
+        return [
+            Route(ApiKey.DESCRIBE_CONFIGS, 1, 4, self.describe_configs),
+            Route(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, self.list_config_resources),
+        ]
+
+    def list_config_resources(
+        self, context: RequestContext, request: ListConfigResourcesRequest
+    ) -> ListConfigResourcesResponse:
+        """Name what has settings; version 0 asks for subscriptions to clients' metrics."""
+        if not self._authorizer.authorize(
+            context.principal, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER_NAME
+        ):
+            return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, config_resources=[])
+        asked = [ResourceType.CLIENT_METRICS] if context.api_version == 0 else request.resource_types or _LISTED
+        if not set(asked) <= set(_LISTED):
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
+        found = [
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind in dict.fromkeys(asked)
+            for name in _names(self._image(), kind)
+        ]
+        return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=found)
 
     def describe_configs(self, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         """Describe each resource; one that cannot be described has its own error."""
@@ -110,9 +153,14 @@ class ConfigHandlers:
         if kind == ResourceType.TOPIC:
             self._require(context, Resource.TOPIC, name)
             return self._topic(name)
+        if kind == ResourceType.GROUP:
+            self._require(context, Resource.GROUP, name)
+            return self._group(name)
         self._require(context, Resource.CLUSTER, CLUSTER_NAME)
         if kind == ResourceType.BROKER:
             return self._broker(name)
+        if kind == ResourceType.CLIENT_METRICS:
+            return self._subscription(name)
         if kind == ResourceType.BROKER_LOGGER:
             self._check_broker_id(name)
             return _loggers()
@@ -121,9 +169,7 @@ class ConfigHandlers:
     def _require(self, context: RequestContext, resource_type: str, name: str) -> None:
         if self._authorizer.authorize(context.principal, Operation.DESCRIBE_CONFIGS, resource_type, name):
             return
-        is_topic = resource_type == Resource.TOPIC
-        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_topic else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        raise KafkaError(code, None)
+        raise KafkaError(_REFUSALS[resource_type], None)
 
     # ------------------------------------------------------------ topics
     def _topic(self, name: str) -> list[DescribeConfigsResourceResult]:
@@ -136,6 +182,21 @@ class ConfigHandlers:
         return [
             _topic_entry(setting, own, layers) for setting in TOPIC_SETTINGS.values() if setting.name not in _HIDDEN
         ]
+
+    # ------------------------------------------------------------ groups and subscriptions
+    def _group(self, name: str) -> list[DescribeConfigsResourceResult]:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        image = self._image()
+        own = image.configs.get((ResourceType.GROUP, name), {})
+        layers = self._broker_layers(image)
+        return [_group_entry(setting, own, layers) for setting in GROUP_SETTINGS.values()]
+
+    def _subscription(self, name: str) -> list[DescribeConfigsResourceResult]:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+        own = self._image().configs.get((ResourceType.CLIENT_METRICS, name), {})
+        return [_subscription_entry(setting, own.get(setting.name)) for setting in SUBSCRIPTION_SETTINGS.values()]
 
     # ------------------------------------------------------------ brokers
     def _broker(self, name: str) -> list[DescribeConfigsResourceResult]:
@@ -175,6 +236,15 @@ class ConfigHandlers:
             )
 
 
+def _names(image: MetadataImage, kind: int) -> Iterable[str]:
+    """Of what has settings of a kind."""
+    if kind == ResourceType.TOPIC:
+        return image.topics_by_name
+    if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        return [str(broker_id) for broker_id, broker in image.brokers.items() if not broker.is_fenced]
+    return [name for resource, name in image.configs if resource == kind]
+
+
 def _broker_setting(name: str) -> Setting:
     return BROKER_SETTINGS.get(name) or NOT_IN_FILES.get(name) or unused_settings().get(name) or _unknown(name)
 
@@ -193,6 +263,20 @@ def _topic_entry(setting: Setting, own: Mapping[str, str], layers: _Layers) -> D
     else:
         text, _ = topic_default(setting.name, _merged(layers))
     return _entry(setting, _in_kafkas_spelling(setting, text), givens, read_only=False)
+
+
+def _group_entry(setting: Setting, own: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:
+    row = BROKER_SETTINGS.get(f"group.{setting.name}") or unused_settings().get(f"group.{setting.name}")
+    givens = _broker_givens(row, layers) if row else [_Given(setting.name, setting.default, Source.DEFAULT)]
+    if setting.name in own:
+        givens = [_Given(setting.name, _in_kafkas_spelling(setting, own[setting.name]), Source.GROUP), *givens]
+    return _entry(setting, givens[0].text, givens, read_only=False)
+
+
+def _subscription_entry(setting: Setting, own: str | None) -> DescribeConfigsResourceResult:
+    text = _in_kafkas_spelling(setting, setting.default if own is None else own)
+    givens = [] if own is None else [_Given(setting.name, text, Source.CLIENT_METRICS)]
+    return _entry(setting, text, givens, read_only=False)
 
 
 def _broker_entry(setting: Setting, layers: _Layers) -> DescribeConfigsResourceResult:

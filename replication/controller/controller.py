@@ -9,8 +9,8 @@ RULES    1. Decisions look at the newest image, which holds all that was decided
          4. After a failure of the metadata log nothing is published and nothing answered any more.
          5. This node's own broker is registered and active from the start and lives while the process does; others
             register, send heartbeats, and are fenced when they fall silent.
-NOT HERE The decisions (`topics.py`, `settings.py`, `brokers.py`, `heartbeats.py`, `isr_changes.py`, `directories.py`),
-         the log (`metadata_log.py`), other controllers.
+NOT HERE The decisions (`topics.py`, `setting_changes.py`, `brokers.py`, `heartbeats.py`, `isr_changes.py`,
+         `directories.py`), the log (`metadata_log.py`), other controllers.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import (
+    AlterConfigsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -58,7 +59,8 @@ from replication.controller.environment import Environment
 from replication.controller.heartbeats import Standing, cordon, fence, heartbeat
 from replication.controller.isr_changes import alter_partitions
 from replication.controller.sessions import Sessions
-from replication.controller.settings import MIN_ISR, alter_settings
+from replication.controller.setting_changes import alter_settings, replace_settings
+from replication.controller.settings import MIN_ISR
 from replication.controller.topics import create_partitions, create_topics, delete_topics
 from replication.image import ELIGIBLE_LEADERS, Changes, Endpoint, MetadataImage, ResourceType
 from replication.metadata_log import MetadataLog
@@ -75,6 +77,7 @@ _DECISIONS: dict[type[Message], Decide] = {
     DeleteTopicsRequest: delete_topics,
     CreatePartitionsRequest: create_partitions,
     IncrementalAlterConfigsRequest: alter_settings,
+    AlterConfigsRequest: replace_settings,
     AllocateProducerIdsRequest: allocate_producer_ids,
     AlterPartitionRequest: alter_partitions,
     AssignReplicasToDirsRequest: assign_replicas,

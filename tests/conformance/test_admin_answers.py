@@ -11,7 +11,7 @@ from protocol.messages.admin import CreateTopicsRequest
 from tests.support.admin_cases import CASES, Case, normalised, topic
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.raw_client import RawClient
-from tests.support.settings_cases import ALTER
+from tests.support.settings_cases import SETTINGS_CASES
 
 SETTINGS = {"num.partitions": "1"}
 
@@ -25,7 +25,7 @@ def prepared(bootstrap: str) -> RawClient:
     return client
 
 
-ALL = {**CASES, "alter": ALTER}
+ALL = CASES | SETTINGS_CASES
 
 
 @pytest.fixture(scope="module")

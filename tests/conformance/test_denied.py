@@ -189,6 +189,21 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
             admin.DescribeConfigsResource(resource_type=2, resource_name="secret"),
             admin.DescribeConfigsResource(resource_type=4, resource_name="1")]), 4, [TOPIC, CLUSTER],
     ),
+    "DescribeConfigs of groups and subscriptions": (
+        admin.DescribeConfigsRequest(resources=[
+            admin.DescribeConfigsResource(resource_type=32, resource_name="g"),
+            admin.DescribeConfigsResource(resource_type=16, resource_name="m")]), 4, [GROUP, CLUSTER],
+    ),
+    "ListConfigResources": (admin.ListConfigResourcesRequest(), 1, [CLUSTER]),
+    "AlterConfigs": (
+        admin.AlterConfigsRequest(validate_only=False, resources=[
+            admin.ReplacedConfigsResource(resource_type=kind, resource_name=name, configs=[])
+            for kind, name in ((2, "secret"), (4, "1"), (16, "m"), (32, "g"))]), 2, [TOPIC, CLUSTER, CLUSTER, GROUP],
+    ),
+    "IncrementalAlterConfigs of groups and subscriptions": (
+        admin.IncrementalAlterConfigsRequest(resources=[resource(32, "g"), resource(16, "m")], validate_only=False), 1,
+        [GROUP, CLUSTER],
+    ),
     "IncrementalAlterConfigs of a topic": (
         admin.IncrementalAlterConfigsRequest(resources=[resource(2, "secret")], validate_only=False), 1, [TOPIC],
     ),

@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 
 from barnabas import Broker
+from protocol.errors import ErrorCode
 from protocol.messages.admin import (
     AlterConfigsResource,
     CreateTopicsRequest,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
 )
 from tests.support.admin_cases import topic
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.raw_client import RawClient
-from tests.support.settings_cases import BROKER, SET, TOPIC, resource
+from tests.support.settings_cases import BROKER, CLIENT_METRICS, GROUP, SET, TOPIC, resource
 from tests.support.waiting import until
 
 SETTINGS = {"log.retention.minutes": "600", "log.roll.hours": "100", "log.flush.scheduler.interval.ms": "777"}
@@ -35,6 +37,8 @@ CHANGES = [
     ),
     resource(BROKER, "1", ("log.cleaner.threads", SET, "2"), ("log.cleaner.io.max.bytes.per.second", SET, "5e8")),
     resource(TOPIC, "t", ("retention.ms", SET, " 90000 "), ("min.cleanable.dirty.ratio", SET, "1e-4")),
+    resource(GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"), ("share.auto.offset.reset", SET, "earliest")),
+    resource(CLIENT_METRICS, "m", ("metrics", SET, "a, b"), ("interval.ms", SET, "100")),
     resource(TOPIC, "t", ("cleanup.policy", SET, "compact, delete"), ("preallocate", SET, "TRUE")),
 ]
 _DIFFERENT = """
@@ -75,11 +79,18 @@ def described(client: RawClient, kind: int, name: str) -> dict[str, Any]:
 def undocumented(client: RawClient) -> list[str]:
     """Settings of topic and broker without a sentence."""
     found = []
-    for kind, name in ((TOPIC, "t"), (BROKER, "1")):
+    for kind, name in ((TOPIC, "t"), (BROKER, "1"), (GROUP, "g"), (CLIENT_METRICS, "m")):
         asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         (told,) = client.ask(DescribeConfigsRequest(resources=[asked], include_documentation=True), 4).results
         found += [row.name for row in told.configs if not row.documentation]
     return found
+
+
+def listed(client: RawClient, *kinds: int) -> list[tuple[int, str]]:
+    """What has settings."""
+    told = client.ask(ListConfigResourcesRequest(resource_types=list(kinds)), 1)
+    assert told.error_code == 0
+    return sorted((row.resource_type, row.resource_name) for row in told.config_resources)
 
 
 def change(client: RawClient, wanted: AlterConfigsResource) -> None:
@@ -88,15 +99,21 @@ def change(client: RawClient, wanted: AlterConfigsResource) -> None:
 
 
 def story(client: RawClient) -> list[dict[str, Any]]:
-    """Topic, broker and all brokers, before and after settings were changed."""
+    """Everything that has settings, before and after some were changed."""
     client.ask(CreateTopicsRequest(topics=[topic("t")], timeout_ms=10_000), 7)
-    resources = ((TOPIC, "t"), (BROKER, "1"), (BROKER, ""))
+    resources = ((TOPIC, "t"), (BROKER, "1"), (BROKER, ""), (GROUP, "g"), (CLIENT_METRICS, "m"))
     until(lambda: "retention.ms" in described(client, TOPIC, "t"), "the topic is known")
     before = [described(client, kind, name) for kind, name in resources]
     assert undocumented(client) == []
     for wanted in CHANGES:
         change(client, wanted)
     until(lambda: described(client, TOPIC, "t")["preallocate"][0] == "true", "the last change is known")
+    assert listed(client) == [(TOPIC, "t"), (BROKER, "1"), (8, "1"), (CLIENT_METRICS, "m"), (GROUP, "g")]
+    assert listed(client, GROUP, CLIENT_METRICS, GROUP) == [(CLIENT_METRICS, "m"), (GROUP, "g")]
+    (subscription,) = client.ask(ListConfigResourcesRequest(), 0).config_resources
+    assert subscription.resource_name == "m"
+    refused = client.ask(ListConfigResourcesRequest(resource_types=[TOPIC, 3]), 1)
+    assert (refused.error_code, refused.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
     return before + [described(client, kind, name) for kind, name in resources]
 
 

@@ -1,9 +1,16 @@
-"""IncrementalAlterConfigs requests and what Apache Kafka 4.3.1 answers to them, as in admin_cases.py."""
+"""IncrementalAlterConfigs and AlterConfigs requests and what Apache Kafka 4.3.1 answers to them, as in admin_cases.py."""
 
 from __future__ import annotations
 
 from protocol.errors import ErrorCode
-from protocol.messages.admin import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from protocol.messages.admin import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    ReplacedConfig,
+    ReplacedConfigsResource,
+)
 from tests.support.admin_cases import (
     CHARACTERS,
     INVALID_CONFIG,
@@ -17,7 +24,7 @@ from tests.support.admin_cases import (
 )
 
 SET, DELETE_SETTING, APPEND, SUBTRACT = 0, 1, 2, 3
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 Change = tuple[str, int, str | None]
 
 
@@ -51,6 +58,77 @@ _PER_BROKER = "Cannot update these configs at default cluster level, broker id m
 _NOT_IN_LOG_DIRS = "requirement failed: All entries in cordoned.log.dirs must be present in log.dirs or log.dir."
 _TOO_MANY_THREADS = "Log cleaner threads cannot be increased to more than double the current value 1"
 _TOO_FAST = f"org.apache.kafka.common.config.ConfigException: {_TOO_MANY_THREADS}"
+
+
+def _of(kind: int, name: str, *changes: Change, code: ErrorCode = NONE, message: str | None = None) -> Case:
+    return _alter(resource(kind, name, *changes), answer=[(name, code, message)])
+
+
+def _bad(kind: int, key: str, value: str, message: str, code: ErrorCode = INVALID_CONFIG) -> Case:
+    return _of(kind, "g", (key, SET, value), code=code, message=message)
+
+
+_NO_START = (
+    "Invalid value {0} for configuration share.auto.offset.reset: Invalid value `{0}` for configuration "
+    "share.auto.offset.reset. The value must be either 'earliest', 'latest' or of the format "
+    "'by_duration:<PnDTnHnMn.nS>'."
+)
+_BOUND = "{0}.{1} must be {2} than or equal to group.{0}.{3}.{1}"
+_GROUPS = [
+    _of(GROUP, "g"),
+    _of(GROUP, "a b", ("consumer.session.timeout.ms", SET, "50000")),
+    _of(GROUP, "g", ("nope", DELETE_SETTING, None)),
+    _of(GROUP, "g", ("consumer.heartbeat.interval.ms", SET, "15000"), ("consumer.assignment.interval.ms", SET, "0")),
+    _of(GROUP, "g", ("share.auto.offset.reset", SET, "by_duration:PT1H"), ("streams.num.standby.replicas", SET, "2")),
+    _of(GROUP, "", ("consumer.session.timeout.ms", SET, "45000"), code=INVALID_REQUEST,
+        message="Default group resources are not allowed."),
+    _of(GROUP, "g", ("consumer.session.timeout.ms", APPEND, "1"), code=INVALID_CONFIG,
+        message=_TYPE_IS_NOT_LIST.format("APPEND", "consumer.session.timeout.ms")),
+    _bad(GROUP, "nope", "1", "Unknown group config name: nope"),
+    _bad(GROUP, "consumer.session.timeout.ms", "x",
+         "Invalid value x for configuration consumer.session.timeout.ms: Not a number of type INT"),
+    _bad(GROUP, "consumer.session.timeout.ms", "0",
+         "Invalid value 0 for configuration consumer.session.timeout.ms: Value must be at least 1"),
+    _bad(GROUP, "share.delivery.count.limit", "1",
+         "Invalid value 1 for configuration share.delivery.count.limit: Value must be at least 2"),
+    _bad(GROUP, "share.renew.acknowledge.enable", "x",
+         "Invalid value x for configuration share.renew.acknowledge.enable: Expected value to be either true or false"),
+    _bad(GROUP, "share.isolation.level", "x",
+         "Invalid value x for configuration share.isolation.level: String must be one of: read_committed, "
+         "read_uncommitted"),
+    *(_bad(GROUP, "share.auto.offset.reset", text, _NO_START.format(text))
+      for text in ("none", "by_duration:x", "by_duration:-PT1H")),
+    *(_bad(GROUP, f"{family}.{name}", value, _BOUND.format(family, name, word, bound))
+      for family, name, value, word, bound in (
+          ("consumer", "session.timeout.ms", "1", "greater", "min"),
+          ("consumer", "session.timeout.ms", "100000", "less", "max"),
+          ("consumer", "heartbeat.interval.ms", "50000", "less", "max"),
+          ("consumer", "assignment.interval.ms", "50000", "less", "max"),
+          ("share", "heartbeat.interval.ms", "1", "greater", "min"),
+          ("share", "record.lock.duration.ms", "100000", "less", "max"),
+          ("share", "partition.max.record.locks", "5000", "less", "max"),
+          ("streams", "session.timeout.ms", "1", "greater", "min"),
+      )),
+    _bad(GROUP, "streams.num.standby.replicas", "3",
+         "streams.num.standby.replicas must be less than or equal to group.streams.max.standby.replicas"),
+]  # fmt: skip
+_OUTSIDE = "Invalid value {} for interval.ms, interval must be between 100 and 3600000 (1 hour)"
+_SUBSCRIPTIONS = [
+    _of(CLIENT_METRICS, "g", ("interval.ms", SET, "100"), ("metrics", SET, "a,b"), ("match", SET, "client_id=a.*")),
+    _of(CLIENT_METRICS, "g", ("metrics", SET, "*"), ("match", SET, "")),
+    _of(CLIENT_METRICS, "g", ("nope", DELETE_SETTING, None)),
+    _of(CLIENT_METRICS, "", ("interval.ms", SET, "100"), code=INVALID_REQUEST,
+        message="Subscription name can't be empty"),
+    _of(CLIENT_METRICS, "g", ("metrics", APPEND, "x"), code=INVALID_CONFIG,
+        message=_TYPE_IS_NOT_LIST.format("APPEND", "metrics")),
+    _bad(CLIENT_METRICS, "nope", "1", "Unknown client metrics configuration: nope", INVALID_REQUEST),
+    _bad(CLIENT_METRICS, "interval.ms", "99", _OUTSIDE.format(99), INVALID_REQUEST),
+    _bad(CLIENT_METRICS, "interval.ms", "3600001", _OUTSIDE.format(3600001), INVALID_REQUEST),
+    _bad(CLIENT_METRICS, "interval.ms", "x",
+         "Invalid value x for configuration interval.ms: Not a number of type INT"),
+    *(_bad(CLIENT_METRICS, "match", text, f"Illegal client matching pattern: {text}")
+      for text in ("foo=a", "client_id", "client_id=[", "client_id=a=b")),
+]  # fmt: skip
 
 ALTER = [
     _t1(),
@@ -283,6 +361,8 @@ ALTER = [
             ("log.retention.check.interval.ms", "5"),
         )
     ),
+    *_GROUPS,
+    *_SUBSCRIPTIONS,
     *(
         _alter(
             resource(kind, "g", ("nope", SET, "1")), answer=[("g", INVALID_REQUEST, f"Unknown resource type {kind}")]
@@ -290,3 +370,54 @@ ALTER = [
         for kind in (0, 3, 99)
     ),
 ]
+
+
+# ---- AlterConfigs ----------------------------------------------------------------------------------------
+
+
+def replaced(kind: int, name: str, *configs: tuple[str, str | None]) -> ReplacedConfigsResource:
+    """All settings of one resource."""
+    wanted = [ReplacedConfig(name=key, value=value) for key, value in configs]
+    return ReplacedConfigsResource(resource_type=kind, resource_name=name, configs=wanted)
+
+
+def _replace(
+    kind: int, name: str, *configs: tuple[str, str | None], code: ErrorCode = NONE, message: str | None = None
+) -> Case:
+    request = AlterConfigsRequest(resources=[replaced(kind, name, *configs)], validate_only=True)
+    return Case(request, [(name, code, message)])
+
+
+_CANNOT_REMOVE = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
+
+REPLACE = [
+    _replace(TOPIC, "t1"),
+    _replace(TOPIC, "t2", ("retention.ms", "5")),
+    _replace(TOPIC, "t1", ("retention.ms", None), code=INVALID_REQUEST,
+             message="Null value not supported for : retention.ms"),
+    _replace(TOPIC, "t1", ("nope", "1"), code=INVALID_CONFIG, message="Unknown topic config name: nope"),
+    _replace(TOPIC, "t1", ("retention.ms", "1"), ("retention.ms", "2"), code=INVALID_REQUEST, message=_DUPLICATE_KEYS),
+    _replace(TOPIC, "nope", ("retention.ms", "5"), code=UNKNOWN_TOPIC, message="The topic 'nope' does not exist."),
+    _replace(TOPIC, "", code=INVALID_REQUEST, message="Default topic resources are not allowed."),
+    _replace(TOPIC, "a b", code=INVALID_NAME, message=f"Topic name is invalid: 'a b' {CHARACTERS}"),
+    _replace(BROKER, "1", ("log.retention.ms", "5")),
+    _replace(BROKER, "1"),
+    _replace(BROKER, "2", code=INVALID_REQUEST, message="Unexpected broker id, expected 1, but received 2"),
+    _replace(BROKER, "x", code=INVALID_REQUEST, message="Node id must be an integer, but it is: x"),
+    _replace(BROKER, "1", ("node.id", "5"), code=INVALID_REQUEST, message=_FIXED.format("node.id")),
+    _replace(BROKER, "", ("min.insync.replicas", "1"), ("log.retention.ms", "5")),
+    _replace(BROKER, "", code=INVALID_CONFIG, message=_CANNOT_REMOVE),
+    _replace(BROKER, "", ("log.retention.ms", "5"), code=INVALID_CONFIG, message=_CANNOT_REMOVE),
+    _replace(GROUP, "g", ("consumer.session.timeout.ms", "1"), code=INVALID_CONFIG,
+             message=_BOUND.format("consumer", "session.timeout.ms", "greater", "min")),
+    _replace(CLIENT_METRICS, "g", ("interval.ms", "100")),
+    _replace(CLIENT_METRICS, "", code=INVALID_REQUEST, message="Subscription name can't be empty"),
+    *(_replace(kind, "1", code=INVALID_REQUEST, message=f"Unknown resource type {kind}") for kind in (0, 3, 99)),
+    Case(AlterConfigsRequest(resources=[replaced(8, "1", ("root", "INFO"))], validate_only=True),
+         [("1", INVALID_REQUEST, "Unknown resource type 8")],
+         [("1", INVALID_REQUEST, "Settings of loggers cannot be altered in this broker.")],
+         "the answer to IncrementalAlterConfigs"),
+]  # fmt: skip
+
+SETTINGS_CASES = {"alter": ALTER, "replace": REPLACE}
+"""By API, as CASES in admin_cases.py."""

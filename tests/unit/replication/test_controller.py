@@ -12,6 +12,7 @@ import pytest
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored
 from protocol.messages.admin import (
+    AlterConfigsRequest,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
@@ -29,7 +30,17 @@ from replication.turns import STEPS_A_TURN
 from storage.disk import StorageError
 from tests.support.admin_cases import CASES, normalised, topic
 from tests.support.controller_world import WALL_MS, ControllerWorld, partition_changes
-from tests.support.settings_cases import ALTER, APPEND, BROKER, DELETE_SETTING, SET, SUBTRACT, TOPIC, resource
+from tests.support.settings_cases import (
+    APPEND,
+    BROKER,
+    DELETE_SETTING,
+    SET,
+    SETTINGS_CASES,
+    SUBTRACT,
+    TOPIC,
+    replaced,
+    resource,
+)
 from tests.unit.replication.kafka_bytes import METADATA_LOG
 
 
@@ -53,7 +64,7 @@ def alter(*resources: Any, validate_only: bool = False) -> IncrementalAlterConfi
 # ---- answers ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", [*CASES, "alter"])
+@pytest.mark.parametrize("api", CASES | SETTINGS_CASES)
 def test_answers_are_kafka_s_word_for_word(world: ControllerWorld, api: str) -> None:
     """Checks, order, codes and sentences (tests/conformance/test_admin_answers.py asks Kafka the same)."""
     made = world.ask(
@@ -61,7 +72,7 @@ def test_answers_are_kafka_s_word_for_word(world: ControllerWorld, api: str) -> 
     )
     assert [code for _, code, _ in normalised(made)] == [0, 0, 0]
     published = world.image
-    for case in {**CASES, "alter": ALTER}[api]:
+    for case in (CASES | SETTINGS_CASES)[api]:
         answer = normalised(world.ask(case.request))
         expected = case.answer if case.ours is None else case.ours
         assert answer == expected, f"{case.request}"
@@ -110,6 +121,16 @@ def test_validate_only_changes_nothing(world: ControllerWorld) -> None:
     world.ask(grow)
     world.ask(alter(resource(TOPIC, "a", ("retention.ms", SET, "5")), validate_only=True))
     assert world.log.next_offset == end
+
+
+def test_what_is_not_named_is_deleted_when_all_settings_are_replaced(world: ControllerWorld) -> None:
+    """AlterConfigs: named ones are set, others go, and what stays as it is writes nothing."""
+    world.ask(create(topic("a", configs=[("retention.ms", "5"), ("segment.ms", "6"), ("flush.ms", "7")])))
+    end = len(world.records())
+    wanted = replaced(TOPIC, "a", ("segment.ms", "6"), ("flush.ms", "8"))
+    world.ask(AlterConfigsRequest(resources=[wanted], validate_only=False))
+    assert world.image.topic_config("a") == {"segment.ms": "6", "flush.ms": "8"}
+    assert [(r.name, r.value) for r in world.records()[end:]] == [("flush.ms", "8"), ("retention.ms", None)]
 
 
 # ---- records ---------------------------------------------------------------------------------------------

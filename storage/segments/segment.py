@@ -10,7 +10,8 @@ RULES    1. Bytes before `size` are published and never change; those between `s
          3. The batches published last are remembered, so a look-up among them reads nothing. Any other look-up reads
             batch headers only: the stretch of one index interval, then header by header.
          4. Files open on first use; `release` forgets them, and who still sends from one keeps it open.
-         5. Indexes that turn out not to fit are built anew on the spot.
+         5. Indexes that turn out not to fit are built anew on the spot: they do not ascend, they end behind the log, or an
+            entry names a batch behind the offset that was looked up, so that what holds it would be missed.
          6. Files are made, indexes written out and names changed through a `Later` (storage/changes.py); what was not
             made yet is in memory, and nobody reads it from the disk.
          7. Its service is told of files that were opened and closed, and may close them between two
@@ -28,10 +29,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
-from struct import Struct
 
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, BatchHeader, crc_is_valid, parse_header
+from protocol.errors import KafkaError
+from protocol.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, parse_header
 from storage.blocking import WouldBlock
 from storage.changes import Later, at_once
 from storage.disk import Disk, File, StorageError
@@ -45,29 +45,21 @@ from storage.segments.indexes import (
     TransactionIndex,
 )
 from storage.segments.layout import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
-from storage.segments.lookups import Lookups, Opened, Place
+from storage.segments.lookups import FIRST_READ_BYTES, LONG_READ_BYTES, Lookups, NotAtHand, Opened, Place, search
 from storage.segments.segment_files import SegmentFiles
 from storage.segments.service import Service
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
-_FIRST_READ_BYTES = 4096  # of a look-up: as far as an index entry reaches
-_LONG_READ_BYTES = 65536  # when there is more to pass over than that
 _RECOVERY_READ_BYTES = 1 << 20
 _LARGEST_BATCH_BYTES = 1 << 27  # above what any request may carry: a length beyond it is garbage
 _REMEMBERED_BATCHES = 64
 _NOTHING_REMEMBERED = 1 << 63
-_SHORT_HEADER = Struct(">qi11xi")  # base offset, batch length, last offset delta
-_SMALLEST_LENGTH = BATCH_OVERHEAD - LOG_OVERHEAD
 _NOWHERE = -1
 _NO_COPY, _COPY_OF_OPEN = -1, -2
 
 
 _log = logging.getLogger("barnabas.storage")
-
-
-class _NotAtHand(Exception):
-    """A header would have to be read from the disk."""
 
 
 class Segment(SegmentFiles):
@@ -231,9 +223,7 @@ class Segment(SegmentFiles):
                 return None
             raise self._elsewhere(offset)
         if offset < self._recent_start:
-            if may_block:
-                return self._find_from(self.offset_index.lookup(offset)[1], offset, self.file.pread)
-            return self._find_at_hand(offset)
+            return self._find_indexed(offset) if may_block else self._find_at_hand(offset)
         positions = self._recent_positions
         slot = bisect_left(self._recent_ends, offset)
         if slot == len(positions):
@@ -249,9 +239,23 @@ class Segment(SegmentFiles):
         if index is None or not index.is_at_hand(offset - self.base_offset):
             raise self._elsewhere(offset)
         try:
-            return self._find_from(index.lookup(offset)[1], offset, self.file.pread_if_resident)
-        except _NotAtHand:
-            raise self._elsewhere(offset) from None
+            return self._search(index.lookup(offset)[1], offset, self.file.pread_if_resident)
+        except NotAtHand:
+            pass
+        except CorruptIndex:
+            if not self.is_loaded:
+                self._forget()  # so that what the thread builds anew is taken over
+        raise self._elsewhere(offset)
+
+    def _find_indexed(self, offset: int) -> Place:
+        try:
+            return self._search(self.offset_index.lookup(offset)[1], offset, self.file.pread)
+        except CorruptIndex as error:
+            if self.is_loaded:  # and perhaps appended to
+                _log.warning("Searching %s from its start: %s", self.path(LOG), error)
+                return self._search(0, offset, self.file.pread)
+            self._rebuild(str(error))
+            return self.find(offset)
 
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch that starts at `position`."""
@@ -278,32 +282,12 @@ class Segment(SegmentFiles):
             timestamp = self._first_timestamp = self.header_at(0).max_timestamp if self.size else NO_TIMESTAMP
         return timestamp
 
-    def _find_from(self, position: int, offset: int, read: Callable[[int, int], Buffer | None]) -> Place:
-        unpack_from = _SHORT_HEADER.unpack_from
-        size = self.size
-        stride = _FIRST_READ_BYTES
-        while position + BATCH_OVERHEAD <= size:
-            data = read(min(stride, size - position), position)
-            if data is None:
-                raise _NotAtHand
-            stride = BATCH_OVERHEAD if stride == _FIRST_READ_BYTES else _LONG_READ_BYTES
-            at, end = 0, len(data) - _SHORT_HEADER.size
-            if end < 0:
-                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.path(LOG)} ends before position {position}")
-            while at <= end:
-                base_offset, length, delta = unpack_from(data, at)
-                if length < _SMALLEST_LENGTH:
-                    text = f"{self.path(LOG)} is damaged at position {position + at}"
-                    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, text)
-                if base_offset + delta >= offset:
-                    return position + at, length + LOG_OVERHEAD
-                at += length + LOG_OVERHEAD
-            position += at
-        return None
+    def _search(self, position: int, offset: int, read: Callable[[int, int], Buffer | None]) -> Place:
+        return search(self.path(LOG), self.base_offset, self.size, position, offset, read)
 
     def _headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Every whole published batch from `position` on."""
-        size, stride = self.size, _FIRST_READ_BYTES
+        size, stride = self.size, FIRST_READ_BYTES
         while position + BATCH_OVERHEAD <= size:
             data = self.file.pread(min(stride, size - position), position)
             if len(data) < BATCH_OVERHEAD:
@@ -315,7 +299,7 @@ class Segment(SegmentFiles):
                     return
                 yield position + at, header
                 at += header.size
-            stride = BATCH_OVERHEAD if at > 2 * stride else _LONG_READ_BYTES
+            stride = BATCH_OVERHEAD if at > 2 * stride else LONG_READ_BYTES
             position += at
 
     # ---- looking in another thread -----------------------------------------------------------------------

@@ -41,14 +41,18 @@ from protocol.messages.produce_fetch import (
     ListOffsetsTopic,
 )
 from protocol.records import BatchBuilder, crc_is_valid, headers, records
+from tests.process.killing import committed_offsets
 from tests.support.data_directory import PARTITIONS, damage, make_data_directory
 from tests.support.loading import produce_request
 from tests.support.logs import NOW_MS
 from tests.support.raw_client import RawClient
+from tests.support.waiting import until
 
 SENTENCE = re.compile(r"^barnabas: .*\.$")
 FAULT = re.compile(r"Traceback|fault|CRITICAL")
 WORDS = re.compile(r"WARNING|ERROR")
+UNLOADABLE = re.compile(r"ERROR .* __consumer_offsets-\d+ cannot be loaded: ")
+"""A batch with a wrong CRC that is not read by a start may be one of theirs."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 2,
@@ -150,8 +154,9 @@ def write_to_all(bootstrap: str) -> dict[Place, str]:
 
 def commit(bootstrap: str) -> None:
     """Ask for the offset of the group, which has members again where it has lost its end; commit one of another."""
+    place = confluent_kafka.TopicPartition("plain", 1)
     asker = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": _GROUP})
-    asker.committed([confluent_kafka.TopicPartition("plain", 1)], timeout=20)
+    until(lambda: committed_offsets(asker, [place]), "the offset is told")
     asker.close()
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "afterwards"})
     consumer.commit(offsets=[confluent_kafka.TopicPartition("plain", 1, 4)], asynchronous=False)
@@ -247,7 +252,8 @@ class Trial:
         for place, code in write_to_all(self.broker.bootstrap).items():
             if code != "NONE":
                 self._problem(f"a record to {place} is answered with {code}")
-        commit(self.broker.bootstrap)
+        if not UNLOADABLE.search(self.broker.log()):
+            commit(self.broker.bootstrap)
         return served_by(self.broker.bootstrap)
 
     def _compare(self, found: dict[Place, Served]) -> None:

@@ -48,7 +48,7 @@ PASSING = {
 """What a client of a group hears around a restart."""
 SMALL_BATCH = 15_000
 """What piles up while the broker is away has to fit into the smallest segment."""
-_BREATH_S = 0.01
+_BREATH_S = 0.03
 _ANSWER_S = 5.0
 
 

@@ -77,8 +77,8 @@ _COMPLAINTS = re.compile(r"(?i)mismatch|isvalid: false|not valid|exception|non-c
 _FAULT = re.compile(r"Traceback|fault|CRITICAL| ERROR |[Ee]xception")
 _FULL = re.compile(r"log directory \S+ is full: ")
 _WAIT_S = 20
-_AT_A_TIME = 500  # files that fit into one argument
-_BEHIND = 3000
+_AT_A_TIME = 250  # files that fit into one argument
+_BEHIND = 1000
 """So many offsets before the end of the last look the next one begins."""
 
 
@@ -211,7 +211,7 @@ class Run:
         reader = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": where, "group.id": "none", "enable.auto.commit": False, "check.crcs": True,
-                "enable.partition.eof": True, "auto.offset.reset": "earliest", **QUICK,
+                "enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10, **QUICK,
             }
         )  # fmt: skip
         try:
@@ -265,7 +265,7 @@ class Run:
         for group in groups:
             asker = confluent_kafka.Consumer({"bootstrap.servers": where, "group.id": group, **QUICK})
             places = [confluent_kafka.TopicPartition(*key[1:]) for key in committed if key[0] == group]
-            for place in until(lambda asker=asker, places=places: _committed(asker, places), "offsets are told"):
+            for place in until(lambda asker=asker, places=places: committed_offsets(asker, places), "offsets are told"):
                 before = committed[group, place.topic, place.partition]
                 assert place.offset >= before, f"{group} stands at {place} and had committed {before}"
             asker.close()
@@ -334,7 +334,7 @@ def _bounds(reader: confluent_kafka.Consumer, where: confluent_kafka.TopicPartit
     return until(ask, f"the bounds of {where} are told")
 
 
-def _committed(
+def committed_offsets(
     asker: confluent_kafka.Consumer, places: list[confluent_kafka.TopicPartition]
 ) -> list[confluent_kafka.TopicPartition]:
     """Where a group stands; nothing while it is being loaded."""
@@ -355,7 +355,7 @@ def dump(paths: list[str]) -> None:
     ]  # fmt: skip
     for at in range(0, len(files), _AT_A_TIME):
         names = ",".join(files[at : at + _AT_A_TIME])
-        done = run_tool(_DUMP, "--deep-iteration", "--skip-record-metadata", "--files", names, timeout_s=180)
+        done = run_tool(_DUMP, "--deep-iteration", "--skip-record-metadata", "--files", names, timeout_s=300)
         assert done.returncode == 0, done.stderr[-3000:]
         wrong = [line for line in done.stdout.splitlines() if _COMPLAINTS.search(line)]
         assert not wrong, "\n".join(wrong[:10])

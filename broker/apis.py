@@ -18,6 +18,7 @@ from broker.handlers import fetch, fetch_shortcut, offsets, produce, produce_sho
 from broker.handlers.admin import AdminHandlers
 from broker.handlers.api_versions import ApiVersionsHandler
 from broker.handlers.configs import ConfigHandlers
+from broker.handlers.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.controller_apis import ControllerHandlers
 from broker.handlers.coordination import CoordinationHandlers
 from broker.handlers.delete_records import DeleteRecordsHandler
@@ -43,7 +44,7 @@ from replication.record_versions import SUPPORTED_FEATURES
 from replication.replica_manager import ReplicaManager
 
 _SERVED_FEATURES = {
-    name: SUPPORTED_FEATURES[name] for name in ("metadata.version", "kraft.version", "transaction.version")
+    name: SUPPORTED_FEATURES[name] for name in ("metadata.version", "kraft.version", "group.version", "transaction.version")
 }
 """What clients are told: a feature is named when the APIs behind it are served."""
 
@@ -98,6 +99,7 @@ def client_apis(
             *metadata.routes(),
             *finding.routes(),
             *CoordinationHandlers(groups, authorizer).routes(),
+            *ConsumerGroupHandlers(groups, image, authorizer).routes(),
             *GroupOffsetsHandlers(groups, image, authorizer).routes(),
             *TransactionalOffsetsHandler(groups, admission, image, authorizer).routes(),
             *transacting.routes(),

@@ -47,19 +47,7 @@ delete.records.purgatory.purge.interval.requests INT 1
 early.start.listeners LIST
 fetch.purgatory.purge.interval.requests INT 1000
 follower.fetch.last.tiered.offset.enable BOOLEAN false
-group.consumer.assignment.interval.ms INT 1000
-group.consumer.assignors LIST uniform,range
-group.consumer.heartbeat.interval.ms INT 5000
-group.consumer.max.assignment.interval.ms INT 15000
-group.consumer.max.heartbeat.interval.ms INT 15000
-group.consumer.max.session.timeout.ms INT 60000
-group.consumer.max.size INT 2147483647
 group.consumer.migration.policy STRING bidirectional
-group.consumer.min.assignment.interval.ms INT 0
-group.consumer.min.heartbeat.interval.ms INT 5000
-group.consumer.min.session.timeout.ms INT 45000
-group.consumer.regex.refresh.interval.ms INT 600000
-group.consumer.session.timeout.ms INT 45000
 group.coordinator.append.linger.ms INT -1
 group.coordinator.background.threads INT 2
 group.coordinator.cached.buffer.max.bytes INT 1048588

@@ -267,6 +267,10 @@ class MetadataImage:
         """What was set for a topic."""
         return self.configs.get((ResourceType.TOPIC, name), _NOTHING)
 
+    def group_config(self, group_id: str) -> Mapping[str, str]:
+        """What was set for a group."""
+        return self.configs.get((ResourceType.GROUP, group_id), _NOTHING)
+
     def broker_config(self, broker_id: int) -> dict[str, str]:
         """What was set for a broker: the cluster-wide defaults, then its own."""
         return {

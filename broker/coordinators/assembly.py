@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from broker.config import BrokerConfig
 from broker.coordinators.admission import Admission
+from broker.coordinators.consumer_settings import ConsumerGroupSettings
 from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.markers import LocalMarkers
 from broker.coordinators.rebalance import GroupSettings
@@ -91,10 +92,11 @@ def _groups(
         offset_metadata_max_size=config.number("offset.metadata.max.bytes"),
         offsets_retention_ms=config.number("offsets.retention.minutes") * _MINUTE_MS,
         offsets_retention_check_interval_ms=config.number("offsets.retention.check.interval.ms"),
+        consumer=_consumer_settings(config),
     )
 
     def make(host: Host) -> GroupCoordinator:
-        return GroupCoordinator(host, settings, _new_member_id)
+        return GroupCoordinator(host, settings, _new_member_id, lambda: replicas.image)
 
     def open_log(partition: int) -> ReplicaLog:
         return ReplicaLog(replicas, OFFSETS_TOPIC, partition, clock)
@@ -102,6 +104,23 @@ def _groups(
     runtime = CoordinatorRuntime(OFFSETS_TOPIC, make, open_log, deadlines, clock)
     runtime.commit_timeout_ms = config.number("offsets.commit.timeout.ms")
     return runtime
+
+
+def _consumer_settings(config: BrokerConfig) -> ConsumerGroupSettings:
+    def limits(name: str) -> tuple[int, int]:
+        return config.number(f"group.consumer.min.{name}"), config.number(f"group.consumer.max.{name}")
+
+    assignors = config.value("group.consumer.assignors")
+    assert isinstance(assignors, list), "a list"
+    return ConsumerGroupSettings(
+        session_timeout_ms=config.number("group.consumer.session.timeout.ms"),
+        heartbeat_interval_ms=config.number("group.consumer.heartbeat.interval.ms"),
+        assignment_interval_ms=config.number("group.consumer.assignment.interval.ms"),
+        regex_refresh_interval_ms=config.number("group.consumer.regex.refresh.interval.ms"),
+        max_size=config.number("group.consumer.max.size"),
+        assignors=tuple(assignors),
+        limits={name: limits(name) for name in ConsumerGroupSettings().limits},
+    )
 
 
 def _new_member_id() -> str:

@@ -376,6 +376,17 @@ class ClassicGroup:
             topics.update(subscription)
         return frozenset(topics)
 
+    @property
+    def may_forget_offsets(self) -> bool:
+        """Whether offsets may expire: nobody is there, or what the members read is known, so that the rest may go."""
+        if self.protocol_type is None or self.state is State.EMPTY:
+            return True
+        return (
+            self.protocol_type == CONSUMER_PROTOCOL
+            and self.state is State.STABLE
+            and self.subscribed_topics is not None
+        )
+
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member reads the topic, or may do so for all we know."""
         if self.subscribed_topics is None:

@@ -126,10 +126,11 @@ def committed_of(stored: Committed | bytes) -> Committed:
 
 def read_commit_value(value: bytes) -> Committed:
     """A commit's value in any version."""
-    return committed_from(decode(OffsetCommitValue, _version_of(value, OffsetCommitValue.MAX_VERSION), value, 2))
+    return committed_from(decode(OffsetCommitValue, version_of(value, OffsetCommitValue.MAX_VERSION), value, 2))
 
 
-def _version_of(value: bytes, highest: int) -> int:
+def version_of(value: bytes, highest: int) -> int:
+    """The version that a stored value begins with."""
     if len(value) < 2:
         raise MalformedRequest("a stored value has no version")
     (version,) = _I16.unpack_from(value)
@@ -148,7 +149,7 @@ def read_group_key(key: bytes) -> str:
 
 def read_group(group_id: str, value: bytes) -> ClassicGroup:
     """The group that a record tells of; one with members is stable."""
-    version = _version_of(value, GroupMetadataValue.MAX_VERSION)
+    version = version_of(value, GroupMetadataValue.MAX_VERSION)
     stored = decode(GroupMetadataValue, version, value, 2)
     group = ClassicGroup(group_id, stored.current_state_timestamp)
     group.state = State.STABLE if stored.members else State.EMPTY

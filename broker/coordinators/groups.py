@@ -16,7 +16,12 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from broker.coordinators.classic_group import ClassicGroup, JoinReply, State, SyncReply
+from broker.coordinators import consumer_group_records
+from broker.coordinators.classic_group import ClassicGroup, JoinReply, State, SyncReply, refused_join
+from broker.coordinators.consumer_group import ConsumerGroup, GroupState
+from broker.coordinators.consumer_group_views import describe, not_described
+from broker.coordinators.consumer_groups import ConsumerGroups, HeartbeatCaller
+from broker.coordinators.consumer_requests import check_commit, check_fetch
 from broker.coordinators.group_records import (
     GROUP_METADATA,
     LEGACY_OFFSET_COMMIT,
@@ -26,9 +31,14 @@ from broker.coordinators.group_records import (
     read_group_key,
 )
 from broker.coordinators.offsets import STEP, CommittedOffsets
-from broker.coordinators.rebalance import Caller, Decision, GroupSettings, Rebalancer
+from broker.coordinators.rebalance import NOTHING, Caller, Decision, GroupSettings, Rebalancer
 from broker.coordinators.runtime import CoordinatorDecision, Host, StoredRecord
 from protocol.errors import ErrorCode
+from protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeResponseGroup,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from protocol.messages.groups import (
     DeletableGroupResult,
     DescribedGroup,
@@ -54,11 +64,13 @@ from protocol.messages.transactions import (
     TxnOffsetCommitResponseTopic,
 )
 from replication.deadlines import Deadline
+from replication.image import MetadataImage
 
 _log = logging.getLogger("barnabas.groups")
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
 
 _NONE: Final = ErrorCode.NONE
 
@@ -66,12 +78,21 @@ _NONE: Final = ErrorCode.NONE
 class GroupCoordinator:
     """The state machine of one shard."""
 
-    def __init__(self, host: Host, settings: GroupSettings, new_uuid: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        settings: GroupSettings,
+        new_uuid: Callable[[], str],
+        image: Callable[[], MetadataImage],
+    ) -> None:
         self.groups: dict[str, ClassicGroup] = {}
+        self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.offsets = CommittedOffsets(settings.offset_metadata_max_size)
         self._host = host
         self._settings = settings
+        self._image = image
         self._rebalancer = Rebalancer(self.groups, host, settings, new_uuid)
+        self._consumers = ConsumerGroups(self.consumer_groups, self.groups, host, settings.consumer, image, new_uuid)
         self._expiry: Deadline | None = None
         self._unknown_types: set[int] = set()
 
@@ -79,7 +100,17 @@ class GroupCoordinator:
 
     def join(self, caller: Caller, request: JoinGroupRequest, reply: JoinReply) -> Decision:
         """JoinGroup; the answer goes to `reply`."""
-        return self._rebalancer.join(caller, request, reply)
+        consumers = self.consumer_groups.get(request.group_id)
+        if consumers is None:
+            return self._rebalancer.join(caller, request, reply)
+        if consumers.members:
+            reply(refused_join(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            return NOTHING
+        decision = self._rebalancer.join(caller, request, reply)
+        if not decision.records:
+            return decision
+        tombstones = consumer_group_records.group_tombstones(consumers)
+        return CoordinatorDecision([*tombstones, *decision.records], None, settle=decision.settle)
 
     def sync(self, request: SyncGroupRequest, reply: SyncReply) -> Decision:
         """SyncGroup; the answer goes to `reply`."""
@@ -93,6 +124,12 @@ class GroupCoordinator:
         """LeaveGroup, in the form of version 3 and later."""
         return self._rebalancer.leave(request)
 
+    def consumer_heartbeat(
+        self, caller: HeartbeatCaller, request: ConsumerGroupHeartbeatRequest
+    ) -> CoordinatorDecision[ConsumerGroupHeartbeatResponse]:
+        """ConsumerGroupHeartbeat; its group id is not empty."""
+        return self._consumers.heartbeat(caller, request)
+
     # ---- offsets
 
     def commit(
@@ -101,7 +138,14 @@ class GroupCoordinator:
         """OffsetCommit, of topics and partitions that exist."""
         group = self.groups.get(request.group_id)
         generation = request.generation_id_or_member_epoch
-        if group is None:
+        consumers = self.consumer_groups.get(request.group_id)
+        if consumers is not None:
+            partitions = [(topic.topic_id, one.partition_index) for topic in request.topics for one in topic.partitions]
+            instance_id = request.group_instance_id
+            error = check_commit(consumers, request.member_id, instance_id, generation, partitions, api_version)
+            if error is not _NONE:
+                return CoordinatorDecision((), refused_commit(request, error))
+        elif group is None:
             if generation >= 0:
                 error = ErrorCode.GROUP_ID_NOT_FOUND if api_version >= 9 else ErrorCode.ILLEGAL_GENERATION
                 return CoordinatorDecision((), refused_commit(request, error))
@@ -122,7 +166,14 @@ class GroupCoordinator:
         group = self.groups.get(request.group_id)
         generation = request.generation_id
         error = _NONE
-        if group is not None:
+        consumers = self.consumer_groups.get(request.group_id)
+        if consumers is not None:
+            partitions = [
+                (topic_ids[topic.name], one.partition_index) for topic in request.topics for one in topic.partitions
+            ]
+            instance_id = request.group_instance_id
+            error = check_commit(consumers, request.member_id, instance_id, generation, partitions, None)
+        elif group is not None:
             error = group.check_commit(request.member_id, request.group_instance_id, generation, is_transactional=True)
         elif generation >= 0:
             error = ErrorCode.ILLEGAL_GENERATION
@@ -134,6 +185,10 @@ class GroupCoordinator:
 
     def fetch(self, request: OffsetFetchRequestGroup, *, is_stable: bool) -> OffsetFetchResponseGroup:
         """The part of one group in OffsetFetch."""
+        consumers = self.consumer_groups.get(request.group_id)
+        error = _NONE if consumers is None else check_fetch(consumers, request.member_id, request.member_epoch)
+        if error is not _NONE:
+            return OffsetFetchResponseGroup(group_id=request.group_id, topics=[], error_code=error)
         return self.offsets.fetch(request, is_stable=is_stable)
 
     # ---- administration
@@ -143,9 +198,10 @@ class GroupCoordinator:
         group = self.groups.get(group_id)
         if group is None:
             is_error = api_version >= 6
+            why = "is not a classic group" if group_id in self.consumer_groups else "not found"
             return DescribedGroup(
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else _NONE,
-                error_message=f"Group {group_id} not found." if is_error else None,
+                error_message=f"Group {group_id} {why}." if is_error else None,
                 group_id=group_id,
                 group_state=State.DEAD.value,
             )
@@ -172,18 +228,29 @@ class GroupCoordinator:
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """The groups in some of these states and of these types, in lower case; empty: all."""
-        if types and CLASSIC not in types:
-            return []
+        found = []
+        if not types or CLASSIC in types:
+            found += [
+                (group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
+                for group in self.groups.values()
+            ]
+        if not types or CONSUMER in types:
+            found += [
+                (group.group_id, CONSUMER, group.state.value, CONSUMER) for group in self.consumer_groups.values()
+            ]
         return [
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=CLASSIC,
-            )
-            for group in self.groups.values()
-            if not states or group.state.value.lower() in states
+            ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=kind)
+            for group_id, protocol_type, state, kind in found
+            if not states or state.lower() in states
         ]
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeResponseGroup:
+        """One consumer group in full."""
+        group = self.consumer_groups.get(group_id)
+        if group is not None:
+            return describe(group, self._settings.consumer.assignors, self._image())
+        why = "is not a consumer group" if group_id in self.groups else "not found"
+        return not_described(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {why}.")
 
     def delete(self, group_ids: list[str]) -> CoordinatorDecision[list[DeletableGroupResult]]:
         """Delete groups that have no members."""
@@ -191,10 +258,14 @@ class GroupCoordinator:
         results = []
         for group_id in group_ids:
             group = self.groups.get(group_id)
+            consumers = self.consumer_groups.get(group_id)
             error = _NONE
-            if group is None:
+            if consumers is not None and consumers.state is GroupState.EMPTY:
+                records += self.offsets.tombstones(group_id)
+                records += consumer_group_records.group_tombstones(consumers)
+            elif consumers is None and group is None:
                 error = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group.state is not State.EMPTY:
+            elif group is None or group.state is not State.EMPTY:
                 error = ErrorCode.NON_EMPTY_GROUP
             else:
                 records += self.offsets.tombstones(group_id)
@@ -211,9 +282,10 @@ class GroupCoordinator:
 
     def _expect_expiry(self) -> None:
         """Look for expired offsets from time to time while there are groups."""
-        if self._expiry is None and self.groups:
+        if self._expiry is None and (self.groups or self.consumer_groups):
             interval_ms = self._settings.offsets_retention_check_interval_ms
-            self._expiry = self._host.after(interval_ms, lambda: self._expire(list(self.groups)))
+            groups = self.groups, self.consumer_groups
+            self._expiry = self._host.after(interval_ms, lambda: self._expire([key for kind in groups for key in kind]))
 
     def _expire(self, left: list[str]) -> Decision:
         """Let go what has expired, some groups at a time."""
@@ -222,19 +294,35 @@ class GroupCoordinator:
         looked_at = 0
         wall_ms = self._host.wall_ms()
         while left and looked_at < STEP:
-            group = self.groups.get(left.pop())
-            if group is None:
-                continue
-            expired, is_bare = self.offsets.expire(group, wall_ms, self._settings.offsets_retention_ms)
-            records += expired
-            if is_bare and group.state is State.EMPTY and not group.pending_joins:
-                records.append(group_tombstone(group.group_id))
-            looked_at += 1 + sum(map(len, self.offsets.by_group.get(group.group_id, {}).values()))
+            group_id = left.pop()
+            records += self._expired_in(group_id, wall_ms)
+            looked_at += 1 + sum(map(len, self.offsets.by_group.get(group_id, {}).values()))
         if left:
             self._expiry = self._host.after(1, lambda: self._expire(left))
         else:
             self._expect_expiry()
         return CoordinatorDecision(records, None, is_atomic=False)
+
+    def _expired_in(self, group_id: str, wall_ms: int) -> list[StoredRecord]:
+        """What has expired in one group, and the group itself when it is empty then."""
+        retention_ms = self._settings.offsets_retention_ms
+        group = self.groups.get(group_id)
+        if group is not None and group.may_forget_offsets:
+            is_left = group.protocol_type is not None and group.state is State.EMPTY
+            since_wall_ms = group.state_since_wall_ms if is_left else -1
+            records, is_bare = self.offsets.expire(
+                group_id, group.is_subscribed_to, since_wall_ms, wall_ms, retention_ms
+            )
+            if is_bare and group.state is State.EMPTY and not group.pending_joins:
+                records.append(group_tombstone(group_id))
+            return records
+        consumers = self.consumer_groups.get(group_id)
+        if consumers is None:
+            return []
+        records, is_bare = self.offsets.expire(group_id, consumers.is_subscribed_to, -1, wall_ms, retention_ms)
+        if is_bare and not consumers.members:
+            records += consumer_group_records.group_tombstones(consumers)
+        return records
 
     # ---- records
 
@@ -243,7 +331,7 @@ class GroupCoordinator:
         key = record.key
         if type(key) is OffsetCommitKey:
             self.offsets.apply(key, record.value, producer_id)  # type: ignore[arg-type]  # the value goes with the key
-            if record.value is not None and key.group not in self.groups:
+            if record.value is not None and key.group not in self.groups and key.group not in self.consumer_groups:
                 self.groups[key.group] = ClassicGroup(key.group, self._host.wall_ms())
                 self._expect_expiry()
         elif type(key) is GroupMetadataKey:
@@ -253,6 +341,9 @@ class GroupCoordinator:
                     self._rebalancer.forget(group)
             else:
                 self._expect_expiry()
+        elif type(key) in consumer_group_records.KEYS:
+            consumer_group_records.apply(self.consumer_groups, record)
+            self._expect_expiry()
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """Offsets that were committed with a transaction count now, or never."""
@@ -269,6 +360,8 @@ class GroupCoordinator:
                 self.groups.pop(group_id, None)
             else:
                 self.groups[group_id] = read_group(group_id, value)
+        elif kind in consumer_group_records.TYPES:
+            consumer_group_records.apply(self.consumer_groups, consumer_group_records.read(kind, key, value))
         elif kind not in self._unknown_types:
             self._unknown_types.add(kind)
             _log.warning("records of type %d in %s are passed over", kind, OFFSETS_TOPIC)
@@ -283,8 +376,10 @@ class GroupCoordinator:
         wall_ms = self._host.wall_ms()
         pending = {group_id for commits in self.offsets.open_transactions.values() for group_id, _, _ in commits}
         for group_id in (*self.offsets.by_group, *pending):
-            if group_id not in self.groups:
+            if group_id not in self.groups and group_id not in self.consumer_groups:
                 self.groups[group_id] = ClassicGroup(group_id, wall_ms)
+        for consumers in self.consumer_groups.values():
+            self._consumers.start_deadlines(consumers)
         for count, group in enumerate(self.groups.values(), 1):
             for member in group.members.values():
                 self._rebalancer.sessions.start(group, member, member.session_timeout_ms)
@@ -300,6 +395,8 @@ class GroupCoordinator:
         for group in list(self.groups.values()):
             self._rebalancer.bury(group)
         self.groups.clear()
+        self._consumers.close()
+        self.consumer_groups.clear()
 
 
 def refused_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:

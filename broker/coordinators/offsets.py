@@ -16,10 +16,9 @@ NOT HERE Who may commit (`classic_group.py`), which topics exist (`handlers/coor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
-from broker.coordinators.classic_group import CONSUMER_PROTOCOL, ClassicGroup, State
 from broker.coordinators.group_records import (
     NO_EXPIRY,
     CommitKey,
@@ -243,19 +242,19 @@ class CommittedOffsets:
                     records[key] = commit_tombstone(*key)
         return list(records.values())
 
-    def expire(self, group: ClassicGroup, wall_ms: int, retention_ms: int) -> tuple[list[StoredRecord], bool]:
-        """What deletes the offsets that have expired, and whether the group has none left then."""
-        group_id = group.group_id
+    def expire(
+        self, group_id: str, is_read: Callable[[str], bool], since_wall_ms: int, wall_ms: int, retention_ms: int
+    ) -> tuple[list[StoredRecord], bool]:
+        """What deletes the offsets that have expired, and whether the group has none left then.
+
+        Those of topics that are read stay; time is counted since `since_wall_ms`, or since the commit where that is -1.
+        """
         topics = self.by_group.get(group_id, _NOTHING)
         unstable = self._unstable(group_id) if self.open_transactions else set()
-        is_empty_for = group.protocol_type is not None and group.state is State.EMPTY
-        if not (is_empty_for or group.protocol_type is None or _reads_known_topics(group)):
-            return [], False
-        since_wall_ms = group.state_since_wall_ms if is_empty_for else -1
         records: list[StoredRecord] = []
         is_bare = not unstable
         for topic, partitions in topics.items():
-            if group.is_subscribed_to(topic):
+            if is_read(topic):
                 is_bare = False
                 continue
             for partition, stored in partitions.items():
@@ -329,13 +328,6 @@ def _committed(
 def _may_be(one: bytes, other: bytes) -> bool:
     """Whether two topic ids name one topic, as far as they are known."""
     return one == other or ZERO_UUID in {one, other}
-
-
-def _reads_known_topics(group: ClassicGroup) -> bool:
-    """Whether its members' topics are known, so that the offsets of others may go."""
-    return (
-        group.protocol_type == CONSUMER_PROTOCOL and group.state is State.STABLE and group.subscribed_topics is not None
-    )
 
 
 def _has_expired(committed: Committed, since_wall_ms: int, wall_ms: int, retention_ms: int) -> bool:

@@ -28,6 +28,7 @@ from broker.coordinators.classic_group import (
     refused_join,
     synced,
 )
+from broker.coordinators.consumer_settings import ConsumerGroupSettings
 from broker.coordinators.group_records import empty_group_record, group_record
 from broker.coordinators.runtime import CoordinatorDecision, Host, coordinator_error
 from broker.coordinators.sessions import Sessions
@@ -67,6 +68,7 @@ class GroupSettings(NamedTuple):
     offset_metadata_max_size: int = 4096
     offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
     offsets_retention_check_interval_ms: int = 600_000
+    consumer: ConsumerGroupSettings = ConsumerGroupSettings()
 
 
 class Caller(NamedTuple):
@@ -313,13 +315,8 @@ class Rebalancer:
         cancel(group.sync_deadline)
         is_first = group.state is State.EMPTY
         group.become(State.PREPARING_REBALANCE, self._host.wall_ms())
-        _log.info(
-            "group %s rebalances after generation %d: %s%s",
-            group.group_id,
-            group.generation,
-            what,
-            f" ({reason})" if reason else "",
-        )
+        why = f"{what} ({reason})" if reason else what
+        _log.info("group %s rebalances after generation %d: %s", group.group_id, group.generation, why)
         if is_first:
             # The group is new: give the others some time to come, too.
             delay_ms = self._settings.initial_rebalance_delay_ms

@@ -39,8 +39,14 @@ from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.raw_client import RawClient
 from tests.unit.broker.test_runtime import commit_request, join_request
 
-SCENARIOS = Path(__file__).parent.parent / "scenarios" / "groups"
-QUICK = ["joining", "offsets", "refusals", "static_members", "versions", "votes"]
+SCENARIOS = Path(__file__).parent.parent / "scenarios"
+QUICK = [
+    *(f"groups/{name}" for name in ("joining", "offsets", "refusals", "static_members", "versions", "votes")),
+    *(
+        f"consumer_groups/{name}"
+        for name in ("joining", "offsets", "refusals", "regexes", "static_members", "timeouts")
+    ),
+]
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

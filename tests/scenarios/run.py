@@ -51,11 +51,13 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "InitProducerId": {"transaction_timeout_ms": 60_000},
     "TxnOffsetCommit": {"committed_metadata": ""},
     "ListTransactions": {"state_filters": [], "producer_id_filters": []},
+    "ConsumerGroupDescribe": {"include_authorized_operations": False},
     "OffsetCommit": {"generation_id_or_member_epoch": -1, "member_id": "", "committed_metadata": ""},
 }
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
+    "group.consumer.assignment.interval.ms": 0,
     "offsets.topic.num.partitions": 5,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
 }

@@ -18,6 +18,7 @@ from typing import Any
 
 from broker.addresses import Addresses
 from broker.coordinators.admission import Admission
+from broker.coordinators.consumer_settings import ConsumerGroupSettings
 from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.rebalance import GroupSettings
 from broker.coordinators.runtime import CoordinatorRuntime
@@ -30,6 +31,7 @@ from broker.coordinators.transactions import (
     TransactionSettings,
 )
 from broker.handlers import producer_ids
+from broker.handlers.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.coordination import CoordinationHandlers
 from broker.handlers.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.group_offsets import GroupOffsetsHandlers
@@ -139,6 +141,7 @@ class ImageHolder:
     def __init__(self) -> None:
         self.image = MetadataImage("cluster")
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, 0)
+        self.image.features["group.version"] = 1
         self.image.brokers[NODE] = BrokerImage(NODE, 1, bytes(16), (endpoint,), {}, None, False, False, ())
         self._made = 0
 
@@ -147,16 +150,17 @@ class ImageHolder:
         states = {index: PartitionState((NODE,), (NODE,), NODE, epoch, 0) for index in range(partitions)}
         topic = TopicImage(name, topic_id_of(name, self._made), states)
         self._made += 1
-        self.image.topics_by_name[name] = topic
-        self.image.topics_by_id[topic.topic_id] = topic
+        self.image.topics_by_name = {**self.image.topics_by_name, name: topic}
+        self.image.topics_by_id = {**self.image.topics_by_id, topic.topic_id: topic}
         changes = Changes()
         changes.partitions[topic.topic_id] = set(states)
         return changes
 
     def remove_topic(self, name: str) -> Changes:
         """Delete a topic."""
-        topic = self.image.topics_by_name.pop(name)
-        del self.image.topics_by_id[topic.topic_id]
+        topic = self.image.topics_by_name[name]
+        self.image.topics_by_name = {key: one for key, one in self.image.topics_by_name.items() if one is not topic}
+        self.image.topics_by_id = {key: one for key, one in self.image.topics_by_id.items() if one is not topic}
         changes = Changes()
         changes.removed_topics[topic.topic_id] = topic
         return changes
@@ -224,7 +228,7 @@ class LocalWorld:
     def _start(self) -> None:
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda host: GroupCoordinator(host, self.settings, self._uuid),
+            lambda host: GroupCoordinator(host, self.settings, self._uuid, lambda: self.holder.image),
             lambda partition: self.logs[partition],
             self.clock.deadlines,
             self.clock,
@@ -262,6 +266,7 @@ class LocalWorld:
                 *FindCoordinatorHandler(image, addresses, authorizer, self._create_topics, topics).routes(),
                 *self.handlers.routes(),
                 *self.offset_handlers.routes(),
+                *ConsumerGroupHandlers(self.runtime, image, authorizer).routes(),
                 *TransactionalOffsetsHandler(self.runtime, admission, image, authorizer).routes(),
                 *transacting.routes(),
                 *producer_ids.routes(ProducerIdsHandler(self.producer_ids, transacting.init_producer_id, authorizer)),
@@ -378,6 +383,7 @@ def local_world(settings: dict[str, int]) -> LocalWorld:
             min_session_timeout_ms=settings["group.min.session.timeout.ms"],
             initial_rebalance_delay_ms=settings["group.initial.rebalance.delay.ms"],
             max_size=settings.get("group.max.size", GroupSettings().max_size),
+            consumer=_consumer_settings(settings),
         ),
         settings["offsets.topic.num.partitions"],
         TransactionSettings(
@@ -389,6 +395,19 @@ def local_world(settings: dict[str, int]) -> LocalWorld:
     world.create_topic(OFFSETS_TOPIC, settings["offsets.topic.num.partitions"])
     world.create_topic(TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS)
     return world
+
+
+def _consumer_settings(settings: dict[str, int]) -> ConsumerGroupSettings:
+    """The settings that begin with group.consumer, by Kafka's names."""
+    known = ConsumerGroupSettings()
+    names = {
+        "session_timeout_ms": "session.timeout.ms",
+        "heartbeat_interval_ms": "heartbeat.interval.ms",
+        "assignment_interval_ms": "assignment.interval.ms",
+        "max_size": "max.size",
+    }
+    values = {field: settings.get(f"group.consumer.{name}", getattr(known, field)) for field, name in names.items()}
+    return known._replace(**values)
 
 
 class SocketWorld:

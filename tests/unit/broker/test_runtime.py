@@ -334,7 +334,7 @@ def test_records_are_read_from_every_shape_of_batch() -> None:
     plain = BatchBuilder()
     plain.append(1, None, b"no key")
     plain.append(2, long_key.replace(b"x", b"y"), value, [("header", b"h" * 200)])
-    plain.append(90_000, b"\0\5whatever", b"consumer group")
+    plain.append(90_000, b"\0\x0awhatever", b"share group")
     plain.append(-70_000, b"\7", None)
     made.logs[0].append(plain.build(), lambda _: None)
     made.restart()

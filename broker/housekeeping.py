@@ -21,7 +21,7 @@ from replication.controller.controller import Controller
 from replication.deadlines import Deadline, Deadlines
 from replication.metadata_snapshots import MetadataSnapshots
 from replication.replica_manager import ReplicaManager
-from replication.work import Done, Run, Worker
+from replication.work import Worker
 from storage.disk import StorageError
 from storage.log import Log
 from storage.log_manager import LogManager
@@ -122,17 +122,9 @@ class Housekeeping:
             if partition is not None:
                 self._replicas.sync(partition)
         for directory, work in self._log_manager.deletions(wall_ms):
-            # Behind all that is waiting: among it the renames of what is to be deleted.
-            behind_names = partial(self._delete, directory, work)
-            self._worker.write(directory, 0, _nothing, partial(self._await_names, directory, behind_names))
+            self._worker.background(directory, work, _complain)
         soonest = min((log.config.flush_ms for log in self._log_manager.logs.values()), default=_LONGEST_TICK_MS)
         self._after(max(_SHORTEST_TICK_MS, min(_LONGEST_TICK_MS, soonest)), self._tick)
-
-    def _await_names(self, directory: str, then: Done, _: StorageError | None) -> None:
-        self._worker.name(directory, _nothing, then)
-
-    def _delete(self, directory: str, work: Run, _: StorageError | None) -> None:
-        self._worker.background(directory, work, _complain)
 
     def _checkpoint(self) -> None:
         for directory, work in self._log_manager.checkpoint():
@@ -202,10 +194,6 @@ class Housekeeping:
         if next_ms is not None:
             delay_ms = max(1_000, next_ms - now_ms)
             self._after(delay_ms, lambda: self._close_idle_connections(listener))
-
-
-def _nothing() -> None:
-    """Only its turn is waited for."""
 
 
 def _complain(error: StorageError | None) -> None:

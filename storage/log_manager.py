@@ -28,7 +28,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocol.errors import KafkaError
 from storage.changes import Change
@@ -72,6 +72,17 @@ def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
             lock.release()
         raise
     return locks
+
+
+class _Dying(NamedTuple):
+    """A directory that is to be removed."""
+
+    since_ms: int | None
+    """None: nobody has looked at the clock yet."""
+    delay_ms: int
+    directory: str
+    paths: list[str]
+    """Its own, once it is called so."""
 
 
 class LogManager:
@@ -121,7 +132,7 @@ class LogManager:
         self.producer_expiration_ms = DEFAULT_EXPIRATION_MS
         self._lost: set[TopicPartition] = set()
         self._lost_unseen = False
-        self._dying: list[tuple[int | None, int, str]] = []  # from when, after which delay, path
+        self._dying: list[_Dying] = []
         self.later: Callable[[str, Change], None] = lambda _, change: change()
         """Makes changes of the files of logs in a log directory: at once, unless it is set."""
         self.name_later: Callable[[str, Change], None] = lambda _, change: change()
@@ -164,7 +175,7 @@ class LogManager:
         checkpoints = directory.read_checkpoints()
         for name in disk.listdir(path):
             if name.endswith(DELETED):
-                self._dying.append((0, 0, f"{path}/{name}"))
+                self._dying.append(_Dying(0, 0, path, [f"{path}/{name}"]))
             moved = copy_of(name)
             if moved is not None:
                 self._interrupted[moved] = f"{path}/{name}"
@@ -315,14 +326,14 @@ class LogManager:
 
     def delete(self, log: Log) -> None:
         """Take a log away: its directory is renamed now and removed later."""
-        path = self._take_out(log, DELETED)
-        self._dying.append((None, log.config.file_delete_delay_ms, path))
+        self._dying.append(_Dying(None, log.config.file_delete_delay_ms, log.directory, self._take_out(log, DELETED)))
 
     def set_aside(self, log: Log) -> None:
         """Take a log out of service whose topic the cluster does not have; its directory is kept."""
         self._take_out(log, STRAY)
 
-    def _take_out(self, log: Log, suffix: str) -> str:
+    def _take_out(self, log: Log, suffix: str) -> list[str]:
+        """Where its directory lies, once it does."""
         key = (log.topic, log.partition)
         home = self.directories.get(log.directory)
         if home is None:
@@ -330,14 +341,19 @@ class LogManager:
         log.delete()
         del self.logs[key], home.logs[key]
         _remember(self._taken_out, key, home.path)
-        path = f"{log.directory}/{aside_name(log.topic, log.partition, self._random_bytes(16), suffix)}"
-        self.name_later(log.directory, partial(self._rename, log, path))
-        return path
+        return self._rename_later(log, suffix)
 
-    def _rename(self, log: Log, path: str) -> None:
+    def _rename_later(self, log: Log, suffix: str) -> list[str]:
+        path = f"{log.directory}/{aside_name(log.topic, log.partition, self._random_bytes(16), suffix)}"
+        renamed: list[str] = []
+        self.name_later(log.directory, partial(self._rename, log, path, renamed))
+        return renamed
+
+    def _rename(self, log: Log, path: str, renamed: list[str]) -> None:
         self._visits.await_end(log)
         if self._disk.exists(log.path):  # else it was taken away before it was made
             self._disk.rename(log.path, path)
+        renamed.append(path)
 
     def _look_after(self, log: Log) -> None:
         log.later = partial(self._change, log.directory)
@@ -358,8 +374,9 @@ class LogManager:
         moves = []
         for key, path in found.items():
             if key in self.logs:  # else what is missing may be in a directory that is not here: leave it to a person
-                self._dying.append((0, 0, path))
-                moves.append((key, path.rpartition("/")[0]))
+                directory = path.rpartition("/")[0]
+                self._dying.append(_Dying(0, 0, directory, [path]))
+                moves.append((key, directory))
         return moves
 
     def make_copy(self, log: Log, directory: str, start_offset: int) -> tuple[Log, Work]:
@@ -388,9 +405,7 @@ class LogManager:
         """Give a copy up."""
         del self.copies[copy.topic, copy.partition]
         copy.delete()
-        path = f"{copy.directory}/{aside_name(copy.topic, copy.partition, self._random_bytes(16), DELETED)}"
-        self.name_later(copy.directory, partial(self._rename, copy, path))
-        self._dying.append((None, 0, path))
+        self._dying.append(_Dying(None, 0, copy.directory, self._rename_later(copy, DELETED)))
 
     def replace(self, log: Log, copy: Log) -> None:
         """Have a copy that is complete, durable and closed take its log's place (future_logs.py rule 1)."""
@@ -404,8 +419,10 @@ class LogManager:
         self._write_checkpoints(home)
         self.name_later(copy.directory, partial(self._visits.await_end, log))
         self.name_later(copy.directory, partial(take_place, self._disk, log.path, doomed, lay_in, copy.path))
+        renamed: list[str] = []
+        self.name_later(copy.directory, partial(renamed.append, doomed))
         copy.change(_nothing, partial(self.name_later, copy.directory))  # so that nobody opens it before
-        self._dying.append((None, log.config.file_delete_delay_ms, doomed))
+        self._dying.append(_Dying(None, log.config.file_delete_delay_ms, log.directory, renamed))
 
     def truncate(self, log: Log, offset: int) -> bool:
         """Cut a log, after writing the checkpoints that must not lie in what is going to be appended there."""
@@ -479,21 +496,23 @@ class LogManager:
     def deletions(self, wall_ms: int) -> list[tuple[str, Work]]:
         """Closed work, for each log directory, that removes the files and directories whose time has come.
 
-        It is to be begun when the changes are made that were handed to `later` before.
+        What has not got its name for deletion yet is told of at a later look, so nothing has to be waited for.
         """
-        found: dict[str, tuple[list[list[str]], list[str]]] = {}
+        found: dict[str, tuple[list[str], list[str]]] = {}
         for log in self.logs.values():
             if log.doomed:
-                files = [paths for due_ms, paths in log.doomed if due_ms <= wall_ms]
-                if files:
-                    found.setdefault(log.directory, ([], []))[0].extend(files)
-                log.doomed = [entry for entry in log.doomed if entry[0] > wall_ms]
-        begun = [(wall_ms if since is None else since, delay_ms, path) for since, delay_ms, path in self._dying]
-        self._dying = [entry for entry in begun if entry[0] + entry[1] > wall_ms]
-        for since, delay_ms, path in begun:
-            if since + delay_ms <= wall_ms:
-                found.setdefault(path.rpartition("/")[0], ([], []))[1].append(path)
-        return [(directory, partial(_remove, self._disk, *what)) for directory, what in found.items()]
+                due = [paths for due_ms, paths in log.doomed if due_ms <= wall_ms]
+                log.doomed = [entry for entry in log.doomed if entry[0] > wall_ms or log.is_changing]
+                for paths in due:
+                    found.setdefault(log.directory, ([], []))[0].extend(_taken(paths))
+        dying, self._dying = self._dying, []
+        for since_ms, delay_ms, directory, paths in dying:
+            begun_ms = wall_ms if since_ms is None else since_ms
+            if begun_ms + delay_ms <= wall_ms and paths:
+                found.setdefault(directory, ([], []))[1].extend(paths)
+            elif directory in self.directories:
+                self._dying.append(_Dying(begun_ms, delay_ms, directory, paths))
+        return [(directory, partial(_remove, self._disk, *what)) for directory, what in found.items() if any(what)]
 
     def usage(self, directory: str, logs: Iterable[str]) -> Usage:
         """A look, to be run by a thread, at how much a log directory holds, and these of its logs by path."""
@@ -517,9 +536,15 @@ def _nothing() -> None:
     """Only its turn is waited for."""
 
 
-def _remove(disk: Disk, files: list[list[str]], directories: list[str]) -> None:
-    for paths in files:
-        for path in paths:
-            disk.unlink(path, missing_ok=True)
+def _taken(paths: list[str]) -> list[str]:
+    """What is in a list to which a thread adds, which is not there any more then."""
+    taken = paths.copy()
+    del paths[: len(taken)]
+    return taken
+
+
+def _remove(disk: Disk, files: list[str], directories: list[str]) -> None:
+    for path in files:
+        disk.unlink(path, missing_ok=True)
     for path in directories:
         disk.remove_tree(path)

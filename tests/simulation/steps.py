@@ -293,12 +293,10 @@ class Steps:
                 partition.start_at(start)
 
     def delete_files(self) -> None:
-        """What is out of use goes, behind all that is waiting."""
+        """What is out of use goes."""
         history = self._history
         for directory, work in history.manager.deletions(history.now_ms):
-            delete = partial(history.lanes.push, "background", directory, work, lambda _: None)
-            names = partial(history.lanes.push, "name", directory, _nothing, history.done(directory, delete))
-            history.lanes.push("write", directory, _nothing, history.done(directory, names))
+            history.lanes.push("background", directory, work, lambda _: None)
 
     # ---- making durable ----------------------------------------------------------------------------------
 
@@ -514,7 +512,3 @@ def _built(
     for record in records:
         builder.append(record.timestamp_ms, record.key, record.value)
     return builder.build()
-
-
-def _nothing() -> None:
-    """Only its turn is waited for."""

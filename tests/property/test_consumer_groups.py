@@ -1,0 +1,106 @@
+"""A consumer group with random members: what they do comes in any order, answers get lost, the broker starts again."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatRequestTopicPartitions,
+)
+from tests.support.group_world import LocalWorld, local_world
+
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 100,
+    "offsets.topic.num.partitions": 1,
+}
+TOPICS = ("one", "two", "three")
+GROUP = "g"
+
+
+class Client:
+    """A member as a consumer behaves: it gives up what it is told to before it says so, then takes what it is given."""
+
+    def __init__(self, world: LocalWorld, rng: random.Random, member_id: str) -> None:
+        self.world, self.rng, self.member_id = world, rng, member_id
+        self.epoch = 0
+        self.owned: set[tuple[bytes, int]] = set()
+        self.topics: list[str] = []
+
+    def subscribe(self) -> None:
+        """Choose topics."""
+        self.topics = self.rng.sample(TOPICS, self.rng.randint(1, len(TOPICS)))
+
+    def beat(self, *, loses_answer: bool = False) -> None:
+        """One heartbeat, always a full one."""
+        by_topic: dict[bytes, list[int]] = {}
+        for topic_id, partition in sorted(self.owned):
+            by_topic.setdefault(topic_id, []).append(partition)
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=GROUP,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=self.topics,
+            topic_partitions=[
+                ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in by_topic.items()
+            ],
+        )
+        answer = self.world.ask(request, 1)
+        if loses_answer:
+            return
+        if answer.error_code:
+            assert answer.error_code in {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}, answer
+            self.epoch, self.owned = 0, set()
+            return
+        self.epoch = answer.member_epoch
+        if answer.assignment is not None:
+            assigned = answer.assignment.topic_partitions
+            self.owned = {(one.topic_id, partition) for one in assigned for partition in one.partitions}
+
+    def leave(self) -> None:
+        """Go."""
+        request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=-1)
+        self.world.ask(request, 1)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_partition_has_two_owners_and_the_group_converges(seed: int) -> None:
+    """consumer_group.py rule 3, seen from the clients; and when nobody does anything new, everything is read."""
+    rng = random.Random(seed)
+    world = local_world(SETTINGS)
+    for topic in TOPICS:
+        world.create_topic(topic, rng.randint(1, 7))
+    clients: list[Client] = []
+    for number in range(150):
+        act = rng.random()
+        if len(clients) < 2 or (act < 0.08 and len(clients) < 6):
+            clients.append(Client(world, rng, f"m{number}"))
+            clients[-1].subscribe()
+        elif act < 0.12:
+            clients.pop(rng.randrange(len(clients))).leave()
+        elif act < 0.16:
+            rng.choice(clients).subscribe()
+        elif act < 0.17:
+            world.restart()
+        elif act < 0.20:
+            world.advance(rng.randint(1, 2_000))
+        rng.choice(clients).beat(loses_answer=rng.random() < 0.1)
+        everything = [partition for client in clients for partition in client.owned]
+        assert len(everything) == len(set(everything)), f"two owners, seed {seed}"
+    for _ in range(8):
+        world.advance(1_000)
+        for client in clients:
+            client.beat()
+    read = {topic for client in clients for topic in client.topics}
+    image = world.holder.image
+    wanted = {(world.topic_id(topic), part) for topic in read for part in image.topics_by_name[topic].partitions}
+    assert {partition for client in clients for partition in client.owned} == wanted, f"seed {seed}"
+    for client in clients:
+        subscribed = {world.topic_id(topic) for topic in client.topics}
+        assert {topic_id for topic_id, _ in client.owned} <= subscribed, f"seed {seed}"

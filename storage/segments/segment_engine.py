@@ -234,12 +234,8 @@ class SegmentEngine:
     def write(self, reservation: Reservation, buffer: Buffer) -> None:
         """Put the bytes at their place; may run in another thread."""
         assert isinstance(reservation, SegmentReservation)
-        segment = reservation.segment
-        if reservation.is_abandoned or segment.is_gone:
-            return
-        file = segment.file  # opened here, perhaps; only what was not gone then is surely the one that is meant
-        if not segment.is_gone:
-            file.pwrite(buffer, reservation.position)
+        if not reservation.is_abandoned:
+            reservation.segment.write(buffer, reservation.position)
 
     def publish(self, reservation: Reservation) -> None:
         """Let the batches be read and index them."""

@@ -6,7 +6,7 @@ NOT HERE What stands in them (segment.py), their names (layout.py), when they ar
 from __future__ import annotations
 
 from storage.changes import Later, at_once
-from storage.disk import Disk, File
+from storage.disk import Buffer, Disk, File
 from storage.open_files import IDLE, USED
 from storage.segments.layout import DELETED, INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 
@@ -46,6 +46,13 @@ class SegmentFiles:
     def is_open(self) -> bool:
         """Whether the log file is open."""
         return self._file is not None
+
+    def write(self, buffer: Buffer, position: int) -> None:
+        """Write to the log (in any thread), unless it is gone."""
+        if not self.is_gone:
+            file = self.file  # opened now, perhaps, by a name that may be another's from the moment when it is gone
+            if not self.is_gone:
+                file.pwrite(buffer, position)
 
     def index_files(self) -> list[File]:
         """The index files, opened to be synced."""

@@ -46,7 +46,7 @@ Close = Callable[[H], bool]
 
 
 class OpenFiles:
-    """Those who keep files of a disk open."""
+    """Those who keep files of a disk open; threads may say that they do."""
 
     def __init__(self, disk: Disk, limit: int = UNLIMITED) -> None:
         """`limit`: of all files and mappings of the disk that are open at the same time."""
@@ -91,7 +91,7 @@ class OpenFiles:
         for _ in range(_ROUNDS * len(self._held)):
             if not self._held or self._disk.open_files <= self._most_kept:
                 break
-            self.closed += self._look_at(next(iter(self._held)))
+            self.closed += self._look_at(*self._held.popitem(last=False))  # in one piece: threads add to it
         _age(new)
 
     def close_idle(self) -> Iterator[None]:
@@ -100,17 +100,18 @@ class OpenFiles:
         held = list(self._held)
         for begin in range(0, len(held), _AT_A_TURN):
             for holder in held[begin : begin + _AT_A_TURN]:
-                if holder in self._held:
-                    self._look_at(holder)
+                close = self._held.pop(holder, None)
+                if close is not None:
+                    self._look_at(holder, close)
             yield
 
-    def _look_at(self, holder: Holder) -> bool:
-        if holder.usage == IDLE and self._held[holder](holder):
-            self.forget(holder)
+    def _look_at(self, holder: Holder, close: Close[Any]) -> bool:
+        """Whether its files are closed now; else it comes to the end."""
+        if holder.usage == IDLE and close(holder):
             return True
         if holder.usage == USED:
             holder.usage = IDLE
-        self._held.move_to_end(holder)
+        self._held[holder] = close
         return False
 
     def _take_new(self) -> list[Holder]:

@@ -219,7 +219,8 @@ def test_a_sync_that_finds_no_room_for_its_small_files_is_done_again(
     worker.sync("data", lambda: Scarce(3).work, lambda error: (told.append(error), loop.stop()))
     loop.run_forever()
     assert told == [None]
-    assert not StorageError("sync", "data/t-0/0.log", OSError(errno.ENOSPC, "")).is_full
+    for action in ("sync", "sync the directory", "sync the file system of"):
+        assert not StorageError(action, "data/t-0", OSError(errno.ENOSPC, "")).is_full
 
 
 def test_deletions_wait_for_nothing(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:

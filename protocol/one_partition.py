@@ -213,10 +213,10 @@ class ProduceLayout:
         return _new_tuple(ProduceOfOne, (topic, topic_id, index, acks, timeout_ms, records, repeated))
 
     def answer(
-        self, correlation_id: int, asked: ProduceOfOne, base_offset: int, append_time_ms: int, log_start_offset: int
+        self, correlation_id: int, repeated: bytearray, base_offset: int, append_time_ms: int, log_start_offset: int
     ) -> list[Part]:
-        """An answer that tells where the records went; `asked` is what `read` gave."""
-        head, end, repeated = self._answer_head, self._end, asked.repeated
+        """An answer that tells where the records went; it repeats of the request what `read` gave for that."""
+        head, end = self._answer_head, self._end
         partition = self._answer_partition.pack(base_offset, append_time_ms, log_start_offset)
         length = head.size - _PREFIX + len(repeated) + len(partition) + len(end)
         return [b"".join((head.pack(length, correlation_id), repeated, partition, end))]

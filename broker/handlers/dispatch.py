@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from broker.handlers.router import Handler, Pending, RequestContext, Router, Shortcut
-from broker.network.exchange import CloseConnection, ConnectionInfo
+from broker.network.exchange import CloseConnection, ConnectionInfo, Later
 from broker.watchdog import Watchdog
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decoder, encoder
@@ -83,7 +83,7 @@ class Dispatcher:
         self._router = router
         self._entries.clear()
 
-    def dispatch(self, frame: bytearray, connection: ConnectionInfo, mono_ms: int) -> list[Part] | PendingParts | None:
+    def dispatch(self, frame: bytearray, connection: ConnectionInfo, mono_ms: int) -> list[Part] | Later | None:
         """Answer one request.
 
         Raises:
@@ -103,18 +103,20 @@ class Dispatcher:
         if entry.has_flexible_request_header:
             position = _skip_tagged_fields(frame, position)
         try:
-            answer = None if entry.shortcut is None else entry.shortcut(context, frame, position)
+            answer: list[Part] | Message | Later | Pending | None = None
+            if entry.shortcut is not None:
+                answer = entry.shortcut(context, frame, position)
             if answer is None:
                 answer = entry.handler(context, entry.decode(frame, position)[0])
         except (CloseConnection, MalformedRequest):
             raise
         except Exception:  # noqa: BLE001
             answer = self._answer_fault(entry, context)
-        if answer is None or isinstance(answer, list):
-            return answer
+        if isinstance(answer, Message):
+            return _encode(entry, correlation_id, answer)
         if isinstance(answer, Pending):
             return PendingParts(answer, lambda message: _encode(entry, correlation_id, message), frame)
-        return _encode(entry, correlation_id, answer)
+        return answer
 
     def _find(self, api_key: int, api_version: int) -> _Entry | None:
         route = self._router.table.get(api_key)

@@ -37,7 +37,7 @@ from protocol.primitives import ZERO_UUID
 from protocol.records import ATTRIBUTES_POSITION, BATCH_OVERHEAD, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from replication.deadlines import Deadline, Deadlines
 from replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from replication.replica_manager import Done, ReplicaManager
+from replication.replica_manager import ReplicaManager
 from storage.log import AppendInfo
 from storage.validation import FIRST_PRODUCE_VERSION_WITH_ZSTD, RejectedRecords, refuse_zstd
 
@@ -61,23 +61,6 @@ ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
 _PRODUCER: Final = Struct(">43xqh")  # a batch's producer id and epoch
 
 
-class Outcome:
-    """How an append has ended, or who is to be told."""
-
-    __slots__ = ("ended", "listener")
-
-    def __init__(self) -> None:
-        self.ended: tuple[ErrorCode, AppendInfo | None, KafkaError | None] | None = None
-        self.listener: Done | None = None
-
-    def __call__(self, code: ErrorCode, info: AppendInfo | None, error: KafkaError | None) -> None:
-        """It has ended."""
-        if self.listener is None:
-            self.ended = code, info, error
-        else:
-            self.listener(code, info, error)
-
-
 class ProduceHandler:
     """Answers Produce requests."""
 
@@ -91,7 +74,7 @@ class ProduceHandler:
 
     def handle(self, ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | Pending | None:
         """Append, and answer now or later."""
-        produce = _Produce(self, ctx, request)
+        produce = _Produce(self, ctx, request.acks)
         refusal = self._refuse_all(ctx, request)
         if refusal is not None:
             produce.refuse_all(request, refusal)
@@ -101,13 +84,11 @@ class ProduceHandler:
             produce.append_transactional(request.transactional_id)
         return produce.settle(request.timeout_ms)
 
-    def adopt(
-        self, ctx: RequestContext, topic: str, index: int, topic_id: bytes, acks: int, timeout_ms: int, outcome: Outcome
-    ) -> ProduceResponse | Pending | None:
-        """Answer for the only append of a request, which was handed in already."""
-        produce = _Produce(self, ctx, ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[]))
-        produce.adopt(topic, index, topic_id, outcome)
-        return produce.settle(timeout_ms)
+    def explain(
+        self, ctx: RequestContext, topic: str, index: int, topic_id: bytes, code: ErrorCode, error: KafkaError | None
+    ) -> ProduceResponse:
+        """Say why the only append of a request has failed."""
+        return _Produce(self, ctx, ACKS_ALL).explain(topic, index, topic_id, code, error)
 
     def _refuse_all(self, ctx: RequestContext, request: ProduceRequest) -> KafkaError | None:
         """What is wrong with the request as a whole."""
@@ -161,10 +142,10 @@ class _Produce:
         "_acks", "_ctx", "_deadline", "_handler", "_has_error", "_pending", "_response", "_transactional", "_waiting",
     )  # fmt: skip
 
-    def __init__(self, handler: ProduceHandler, ctx: RequestContext, request: ProduceRequest) -> None:
+    def __init__(self, handler: ProduceHandler, ctx: RequestContext, acks: int) -> None:
         self._handler = handler
         self._ctx = ctx
-        self._acks = request.acks
+        self._acks = acks
         self._response = ProduceResponse(responses=[])
         self._transactional: list[tuple[str, PartitionProduceData, PartitionProduceResponse]] = []
         self._waiting = 0
@@ -216,16 +197,15 @@ class _Produce:
             else:
                 self._done(name, answer, refusal.code, None, refusal)
 
-    def adopt(self, topic: str, index: int, topic_id: bytes, outcome: Outcome) -> None:
-        """Take over an append that was handed in already."""
-        answer = PartitionProduceResponse(index=index, error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
+    def explain(
+        self, topic: str, index: int, topic_id: bytes, code: ErrorCode, error: KafkaError | None
+    ) -> ProduceResponse:
+        """The answer where the only append was done elsewhere, and has failed."""
+        answer = PartitionProduceResponse(index=index, error_code=code, base_offset=-1)
         answers = TopicProduceResponse(name=topic, topic_id=topic_id or ZERO_UUID, partition_responses=[answer])
         self._response.responses.append(answers)
-        self._waiting = 1
-        if outcome.ended is not None:
-            self._done(topic, answer, *outcome.ended)
-        else:
-            outcome.listener = lambda code, info, error: self._done(topic, answer, code, info, error)
+        self._explain(topic, answer, code, error)
+        return self._answer()
 
     def _name_of(self, topic: TopicProduceData) -> str:
         if self._ctx.api_version < _FIRST_VERSION_WITH_IDS:

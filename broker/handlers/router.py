@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from broker.network.exchange import CloseConnection, ConnectionInfo
+from broker.network.exchange import CloseConnection, ConnectionInfo, Later
 from protocol.framing import Part
 from protocol.schema import Message
 
@@ -122,8 +122,8 @@ class Pending:
 Handler = Callable[[RequestContext, Any], "Message | Pending | None"]
 
 
-Shortcut = Callable[[RequestContext, bytearray, int], "list[Part] | Message | Pending | None"]
-"""Answers a frame of the usual shape, whose message begins at a position, without decoding it.
+Shortcut = Callable[[RequestContext, bytearray, int], "list[Part] | Message | Later | None"]
+"""Answers a frame of the usual shape, whose message begins at a position, without decoding it, now or later.
 
 None where the shape is another one: then nothing has happened, and the handler is asked.
 """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.handlers import dispatch, fetch, fetch_shortcut, produce, produce_shortcut
-from broker.handlers.dispatch import Dispatcher, PendingParts
+from broker.handlers.dispatch import Dispatcher
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.router import Router, Shortcuts
 from broker.network.exchange import CloseConnection
@@ -66,10 +66,10 @@ class Way:
             answer = self.dispatcher.dispatch(bytearray(frame), connection, self.world.mono_ms)
         except (MalformedRequest, CloseConnection) as error:
             return [repr(error)]
-        if isinstance(answer, PendingParts):
-            answer.deliver_to(lambda parts: answers.append(joined(parts)), lambda why: answers.append(f"closed: {why}"))
-        else:
+        if answer is None or isinstance(answer, list):
             answers.append(joined(answer))
+        else:
+            answer.deliver_to(lambda parts: answers.append(joined(parts)), lambda why: answers.append(f"closed: {why}"))
         assert not self.dispatcher.handler_faults
         return answers
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from broker.handlers import fetch_shortcut, produce_shortcut
-from protocol.codec import encode
+from protocol.codec import decode, encode
+from protocol.errors import ErrorCode
+from protocol.messages.produce_fetch import PartitionProduceResponse, ProduceResponse
 from storage.blocking import WouldBlock
 from tests.support.replica_world import Client, World, batch, fetched, offsets
 
@@ -97,18 +99,68 @@ def test_an_unusual_produce_is_left_to_the_handler(world):
     assert world.partition().log.log_end_offset == 3
 
 
-def test_what_has_begun_is_answered_by_the_handlers_means(world):
-    """Rule 3 of produce_shortcut.py: a refused batch, and one that waits for a follower."""
+def test_a_refusal_is_the_handlers(world):
+    """Rule 3 of produce_shortcut.py."""
     broken = batch()
     broken[30] ^= 1
     answer = produce_by_shortcut(world, 9, records=broken)
     assert answer.responses[0].partition_responses[0].error_code == 2
-    world.create("r", replicas=(1, 2))
-    shortcut = produce_shortcut.shortcuts(world.producing)(9)
-    request = world.produce_request([("r", 0, batch())], version=9, acks=-1)
-    pending = shortcut(world.context(0, 9), bytearray(encode(request, 9)), 0)
-    answers: list[Any] = []
-    pending.deliver_to(answers.append, answers.append)
-    assert answers == []
+
+
+class Waiting:
+    """A Produce for a partition with a follower, which has not fetched it yet."""
+
+    def __init__(self, world: World, version: int) -> None:
+        world.create("r", replicas=(1, 2))
+        self._version = version
+        request = world.produce_request([("r", 0, batch())], version=version, acks=-1, timeout_ms=1000)
+        shortcut = produce_shortcut.shortcuts(world.producing)(version)
+        assert shortcut is not None
+        self.answers: list[Any] = []
+        self.later: Any = shortcut(world.context(0, version), bytearray(encode(request, version)), 0)
+        self.later.deliver_to(self.answers.append, None)
+        assert self.answers == []
+
+    def answer(self) -> PartitionProduceResponse:
+        """The only one."""
+        (parts,) = self.answers
+        frame = b"".join(parts)
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        start = 9 if self._version >= 9 else 8
+        (topic,) = decode(ProduceResponse, self._version, frame[start:]).responses
+        return topic.partition_responses[0]
+
+
+@pytest.mark.parametrize("version", [7, 8, 9, 12, 13])
+def test_a_produce_that_waits_is_answered_once_when_it_ends(world, version):
+    """Rule 3 of produce_shortcut.py: in parts; its deadline is forgotten."""
+    waiting = Waiting(world, version)
     world.fetch("r", offset=1, replica=2, max_wait_ms=0)
-    assert answers[0].responses[0].partition_responses[0].error_code == 0
+    assert (waiting.answer().error_code, waiting.answer().base_offset) == (0, 0)
+    assert len(world.deadlines) == 0
+
+
+@pytest.mark.parametrize("version", [7, 13])
+def test_a_produce_that_waits_fails_as_the_handler_says(world, version):
+    """Rule 3 of produce_shortcut.py: when its time is over, and what comes then is not told; when the leader is another."""
+    waiting = Waiting(world, version)
+    world.deadlines.run_due(world.mono_ms + 1000)
+    assert (waiting.answer().error_code, waiting.answer().base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+    world.fetch("r", offset=1, replica=2, max_wait_ms=0)
+    assert len(waiting.answers) == 1
+
+
+def test_a_produce_that_nobody_waits_for_is_not_answered(world):
+    """The connection has gone: neither the follower nor the time tells anybody."""
+    waiting = Waiting(world, 13)
+    waiting.later.cancel()
+    assert len(world.deadlines) == 0
+    world.fetch("r", offset=1, replica=2, max_wait_ms=0)
+    assert waiting.answers == []
+
+
+def test_only_a_produce_is_begun_behind_one_that_waits(world):
+    """What else comes behind it sees what it has done."""
+    waiting = Waiting(world, 13)
+    assert waiting.later.lets_begin(bytearray(b"\0\0\0\x0d"))
+    assert not waiting.later.lets_begin(bytearray(b"\0\1\0\x0d"))

@@ -1,11 +1,13 @@
 """Rounds of syncs: what waits in a log directory when a round begins is made durable in it, together (group commit).
 
 RULES    1. One round is under way; who comes meanwhile takes part in the next. The first one begins at the end of the
-            loop's turn, so that requests which came together are synced together.
+            loop's turn, so that requests which came together are synced together. A round has room for so many; those
+            who wait longest come first.
          2. A round that is nothing but several files goes to a queue of the kernel, and the loop is told when it has
             ended: no thread of ours takes part, so none takes the interpreter from the loop. Any other goes to the
             directory's sync thread, and so does what the kernel does not take.
-         3. What became of a round is told in its order, on the loop.
+         3. What became of a round is told in its order, on the loop; failures first, since who hears of one gives the
+            directory up, and nobody is told then that a sync of this round has succeeded.
 NOT HERE What is to be synced (storage/syncs.py), what a failure means (`replication/replica_manager.py`).
          Why so: docs/decisions/0022-group-commit.md
 """
@@ -21,6 +23,10 @@ from replication.work import Begin, Done, Run
 from storage.disk import Disk, File, is_plain, sync_results
 from storage.parallel_sync import CAPACITY, UNTRIED, SyncQueue
 from storage.syncs import Sync, errors_of, sync_together
+
+AT_A_TIME = CAPACITY
+NEW_AT_A_TIME = 32
+"""Logs that are flushed for the first time in a round: each has a few files open until it is over."""
 
 
 class _Round(NamedTuple):
@@ -58,16 +64,27 @@ class SyncRounds(Lane):
             if self._in_kernel is not None:
                 self._has_ended(kernel.wait())
             kernel.close()
-        self._begin()
+        while self._wanted:
+            self._begin()
         super().stop()
 
     def _begin(self) -> None:
+        self._is_under_way = bool(self._wanted)
+        if not self._wanted:
+            return
         wanted, self._wanted = self._wanted, []
-        self._is_under_way = bool(wanted)
-        if wanted:
-            runs, dones = [begin() for begin, _ in wanted], [done for _, done in wanted]
-            if not self._hand_to_kernel(runs, dones):
-                self._hand_to_thread(lambda: self._do_all(runs), dones)
+        runs: list[Run] = []
+        others = 0
+        for begin, _ in wanted:
+            run = begin()
+            runs.append(run)
+            others += not (isinstance(run, Sync) and run.is_of_files)
+            if others == NEW_AT_A_TIME or len(runs) == AT_A_TIME:
+                break
+        dones = [done for _, done in wanted[: len(runs)]]
+        self._wanted = wanted[len(runs) :] + self._wanted
+        if not self._hand_to_kernel(runs, dones):
+            self._hand_to_thread(lambda: self._do_all(runs), dones)
 
     # ------------------------------------------------------------ in a thread
     def _hand_to_thread(self, work: Callable[[], Sequence[Exception | None]], dones: list[Done]) -> None:
@@ -82,7 +99,10 @@ class SyncRounds(Lane):
         ]
 
     def _end(self, dones: list[Done], errors: Sequence[Exception | None]) -> None:
-        for done, error in zip(dones, errors, strict=True):
+        outcomes = list(zip(dones, errors, strict=True))
+        if any(errors):
+            outcomes.sort(key=lambda outcome: outcome[1] is None)
+        for done, error in outcomes:
             tell(done, error)
         self._begin()
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from broker.sync_rounds import SyncRounds
+from broker.sync_rounds import AT_A_TIME, NEW_AT_A_TIME, SyncRounds
 from replication.work import Run
 from storage.disk import Disk, File, StorageError
-from storage.parallel_sync import SyncQueue
+from storage.parallel_sync import UNTRIED, SyncQueue
 from storage.syncs import Sync
 from tests.support.faulty_disk import FaultyDisk
 
@@ -95,8 +98,90 @@ def test_a_round_of_several_files_needs_no_thread(rounds: Rounds) -> None:
     assert rounds.events[-1] == "end alone"
 
 
+@pytest.mark.parametrize(("is_new", "room"), [(False, AT_A_TIME), (True, NEW_AT_A_TIME)])
+def test_a_round_has_room_for_so_many_and_who_waits_longest_comes_first(
+    rounds: Rounds, *, is_new: bool, room: int
+) -> None:
+    """Rule 1: what a round has open is bounded."""
+    disk = Disk()
+    file = disk.open(f"{rounds.directory}/log", write=True, create=True)
+    count = 2 * room + 1
+    for number in range(count):
+        names = [str(rounds.directory)] if is_new else []
+        last = rounds.loop.stop if number == count - 1 else lambda: None
+        rounds.want(str(number), lambda names=names: Sync(disk, [file], lambda: True, names=names), last)
+    rounds.run()
+    expected: list[str] = []
+    for start in range(0, count, room):
+        numbers = range(start, min(start + room, count))
+        expected += [f"begin {number}" for number in numbers] + [f"end {number}" for number in numbers]
+    assert rounds.events == expected
+
+
+def test_the_end_does_all_that_is_wanted_however_much(rounds: Rounds) -> None:
+    """Several rounds' worth."""
+    disk = Disk()
+    file = disk.open(f"{rounds.directory}/log", write=True, create=True)
+    for number in range(2 * AT_A_TIME + 1):
+        rounds.want(str(number), lambda: Sync(disk, [file], lambda: True))
+    rounds.rounds.stop()
+    rounds.turn()
+    assert sum(event.startswith("end") for event in rounds.events) == 2 * AT_A_TIME + 1
+
+
+class RefusingQueue:
+    """A queue that the kernel has no room in: io_submit says EAGAIN."""
+
+    def fileno(self) -> int:
+        return self.reader
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+
+    def begin(self, descriptors: Sequence[int], *, are_directories: bool = False) -> bool:
+        assert len(descriptors) > 1
+        return False
+
+    def close(self) -> None:
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+class DiskWithRefusingQueue(Disk):
+    """The system offers a queue, which takes nothing."""
+
+    def sync_queue(self) -> Any:
+        return RefusingQueue()
+
+
+def test_what_the_kernel_does_not_take_goes_to_the_thread(rounds: Rounds) -> None:
+    """Rule 2."""
+    disk = DiskWithRefusingQueue()
+    rounds.want("a", rounds.log(disk, "a"))
+    rounds.want("b", rounds.log(disk, "b"), rounds.loop.stop)
+    rounds.run()
+    assert rounds.events == ["begin a", "begin b", "end a", "end b"]
+
+
+@pytest.mark.parametrize(("numbers", "told"), [([0, errno.EIO], "b: Cannot sync"), ([0, UNTRIED], "end b")])
+def test_each_file_of_a_round_has_its_own_answer_of_the_kernel(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch, numbers: list[int], told: str
+) -> None:
+    """Rule 2: the error of one is not that of the others; what was left untried is synced by the thread."""
+    if SyncQueue.open() is None:
+        pytest.skip("this system has no queue for syncs")
+    monkeypatch.setattr(SyncQueue, "_reap", lambda *_: numbers)
+    disk = Disk()
+    rounds.want("a", rounds.log(disk, "a"))
+    rounds.want("b", rounds.log(disk, "b"), rounds.loop.stop)
+    rounds.run()
+    assert "end a" in rounds.events
+    assert sum(event.startswith(told) for event in rounds.events) == 1
+    assert bool(rounds.rounds._threads) is (UNTRIED in numbers)
+
+
 def test_a_failed_sync_is_told_to_who_asked_for_it(rounds: Rounds) -> None:
-    """Rule 3; design D12b: the others of the round have what they asked for."""
+    """Rule 3; design D12b: first, so that the others learn of it before they hear that they have what they asked for."""
     disk = FaultyDisk()
     disk.fail_syncs = 5
     rounds.want("whole", rounds.log(Disk(), "whole"))
@@ -104,7 +189,7 @@ def test_a_failed_sync_is_told_to_who_asked_for_it(rounds: Rounds) -> None:
     rounds.want("other", lambda: lambda: None, rounds.loop.stop)
     rounds.run()
     broken = f"broken: Cannot sync {rounds.directory}/broken: Input/output error."
-    assert rounds.events[3:] == ["end whole", broken, "end other"]
+    assert rounds.events[3:] == [broken, "end whole", "end other"]
 
 
 def test_the_end_does_what_is_wanted(rounds: Rounds) -> None:

@@ -4,7 +4,8 @@ RULES    1. Linux does it (io_submit with IOCB_CMD_FDSYNC, since 4.18): the file
             journal and the flushes of the device, and no thread of ours waits. Every file has an answer of its own, the
             one that fdatasync would give, or of a directory fsync.
          2. What the system does not take is UNTRIED: who asked syncs it by itself. Where it offers nothing, `open` says so.
-         3. One queue has one round under way. Its descriptor is readable when some of it has ended.
+         3. One queue has one round under way. Its descriptor is readable when some of it has ended, and counts these: the
+            answers are fetched once.
          4. ctypes is loaded by the first queue: a start does not pay for it. Its calls that cannot wait keep the
             interpreter, since giving it away costs more than they do.
 NOT HERE When to sync (broker/workers.py), what a failure means (disk.py). Why so: docs/decisions/0022-group-commit.md
@@ -52,6 +53,8 @@ class SyncQueue:
         self._context = ctypes.c_ulong(0)
         self._numbers: list[int] = []
         self._under_way = 0
+        self._taken = 0
+        self._told = 0  # at least as many of those that were taken have not ended as are missing here
         self._descriptor = -1
         if self._call(setup, self._long(CAPACITY), ctypes.byref(self._context)):
             raise self._error()
@@ -80,16 +83,17 @@ class SyncQueue:
             _REQUEST.pack_into(self._requests, at, place, 0, 0, kind, 0, descriptor, _TELLS, self._descriptor)
         self._numbers = [UNTRIED] * len(descriptors)
         taken = self._call(self._submit, self._context, self._long(len(descriptors)), self._pointers)
-        self._under_way = max(taken, 0)
+        self._taken = self._under_way = max(taken, 0)
+        self._told = 0
         return taken > 0
 
     def ended(self) -> list[int] | None:
         """Of each file 0, the error number of its sync, or UNTRIED; None while any is under way."""
         try:
-            os.eventfd_read(self._descriptor)
+            self._told += os.eventfd_read(self._descriptor)
         except BlockingIOError:
             return None
-        return self._reap(self._call, 0)
+        return None if self._told < self._taken else self._reap(self._call, 0)
 
     def wait(self) -> list[int]:
         """The same, when all have ended."""

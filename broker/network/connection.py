@@ -71,9 +71,9 @@ class Connection:
     """The life of one accepted socket; everything happens in the loop's callbacks."""
 
     __slots__ = (
-        "_dispatch", "_frames", "_is_answering", "_is_muted", "_is_reading", "_is_thawing", "_is_unsent", "_is_writing",
-        "_looks_again", "_loop", "_on_close", "_reader", "_scan", "_sender", "_turns", "_wire", "info", "is_closed",
-        "last_active_mono_ms",
+        "_dispatch", "_frames", "_in_work_bytes", "_is_answering", "_is_muted", "_is_reading", "_is_thawing",
+        "_is_unsent", "_is_writing", "_looks_again", "_loop", "_on_close", "_reader", "_scan", "_sender", "_turns",
+        "_wire", "info", "is_closed", "last_active_mono_ms",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +96,7 @@ class Connection:
         self._sender = Sender(wire, self._scan)
         self._frames: deque[bytearray] = deque()
         self._turns: deque[_Turn] = deque()
+        self._in_work_bytes = 0
         self._is_unsent = False
         self._is_muted = False
         self._is_answering = False
@@ -187,7 +188,7 @@ class Connection:
             and first is not None
             and first.lets_begin(frame)
             and turns[-1].reason is None
-            and sum(turn.size for turn in turns) + len(frame) <= _IN_WORK_BYTES
+            and self._in_work_bytes + len(frame) <= _IN_WORK_BYTES
         )
 
     def _serve(self, frame: bytearray) -> None:
@@ -217,6 +218,7 @@ class Connection:
     def _take_turn(self, frame: bytearray) -> _Turn:
         turn = _Turn(self, len(frame))
         self._turns.append(turn)
+        self._in_work_bytes += turn.size
         return turn
 
     def delivered(self, turn: _Turn) -> None:
@@ -236,6 +238,7 @@ class Connection:
         turns, sender = self._turns, self._sender
         while turns and turns[0].is_ready and not self.is_closed:
             turn = turns.popleft()
+            self._in_work_bytes -= turn.size
             sender.is_holding = bool(turns) and turns[0].is_ready
             if turn.reason is not None:
                 self._end_because(turn.reason)

@@ -56,6 +56,28 @@ def test_the_descriptor_is_readable_when_something_has_ended(queue: SyncQueue, t
     assert numbers == [0] * 5
 
 
+def test_the_answers_of_a_round_are_fetched_once(
+    queue: SyncQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 3; also where the round before was waited for, and the descriptor still tells of that one."""
+    held = files(Disk(), tmp_path, 5)
+    some = descriptors(held)
+    assert queue.begin(some)
+    assert queue.wait() == [0] * 5
+    fetched = []
+    reap = SyncQueue._reap
+    monkeypatch.setattr(SyncQueue, "_reap", lambda *arguments: fetched.append(1) or reap(*arguments))
+    for _ in range(20):
+        fetched.clear()
+        assert queue.begin(some)
+        numbers = None
+        while numbers is None:
+            assert select.select([queue], [], [], 30)[0]
+            numbers = queue.ended()
+        assert numbers == [0] * 5
+    assert len(fetched) == 1
+
+
 def test_what_the_system_does_not_take_is_untried(queue: SyncQueue, tmp_path: Path) -> None:
     """Rule 2: nothing is synced there, so the system takes those before it, and none where it stands first."""
     some = files(Disk(), tmp_path, 2)

@@ -41,7 +41,8 @@ def begin_copy(disk: Disk, log: Log, topic_id: bytes, start_offset: int) -> None
 def take_place(disk: Disk, log: str, doomed: str, copy: str, name: str) -> None:
     """The three steps of rule 1, for a thread: rename the log's directory to `doomed` and the copy's to `name`."""
     disk.replace_atomically(f"{copy}/{COMPLETE}", b"")
-    disk.rename(log, doomed)
+    if disk.exists(log):  # else there was no room for the copy's name
+        disk.rename(log, doomed)
     disk.sync_dir(_parent(log))
     _give_name(disk, copy, name)
 

@@ -143,6 +143,7 @@ class SparseIndex:
                 self._collected = begin
                 raise
             self._written = end
+            self._collected = max(self._collected, end)  # it may have failed before, for want of room
 
         return change
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from errno import ENOENT
+from functools import partial
 from typing import TypeVar
 
 from storage.changes import Change, at_once
@@ -78,17 +79,22 @@ def replaced(disk: Disk, old: Sequence[Segment], size: int, interval: int, doome
     following = FollowingDisk(disk)
     directory, base_offset = old[0].directory, old[0].base_offset
 
-    def change() -> None:
+    steps: list[Change] = []  # when there was no room for one, it goes on with that
+
+    def begin() -> None:
         paths = [f"{directory}/{base_offset:020d}{suffix}" for suffix in _SUFFIXES]
         there = [path for path in paths if disk.exists(path + CLEANED)]
         if paths[0] not in there:  # then the old ones had better stay
             raise StorageError("put a compacted segment in place of", paths[0], OSError(ENOENT, "it is gone"))
-        for path in there:
-            disk.rename(path + CLEANED, path + SWAP)
-        for segment in old:
-            segment.doom(doomed, at_once)
-        for path in there:
-            disk.rename(path + SWAP, path)
+        steps.extend(partial(disk.rename, path + CLEANED, path + SWAP) for path in there)
+        steps.extend(partial(segment.doom, doomed, at_once) for segment in old)
+        steps.extend(partial(disk.rename, path + SWAP, path) for path in there)
+
+    def change() -> None:
+        while steps:
+            steps[0]()
+            del steps[0]
         following.has_arrived = True
 
+    steps.append(begin)
     return Segment(following, directory, base_offset, size, interval), change

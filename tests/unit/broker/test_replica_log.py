@@ -37,7 +37,7 @@ class Coordination:
         self.world = world
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda host: GroupCoordinator(host, GroupSettings(), lambda: "id"),
+            lambda host: GroupCoordinator(host, GroupSettings(), lambda: "id", lambda: world.replicas.image),
             lambda partition: ReplicaLog(world.replicas, OFFSETS_TOPIC, partition, self),
             world.deadlines,
             self,

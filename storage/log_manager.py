@@ -488,7 +488,8 @@ class LogManager:
                 if not was_open:
                     log.release()
             except StorageError as error:
-                self.go_offline(log.directory, error)
+                if not error.is_full:  # else it is looked after when there is room
+                    self.go_offline(log.directory, error)
             except KafkaError as error:
                 _log.warning("%s is not looked after: %s", log.name, error.message or error.code.name)
             yield log

@@ -305,7 +305,9 @@ class OpenableLog:
             self._recovery_point = self._closed_end
 
     def release(self) -> bool:
-        """Close without a sync, to be opened at the next use; False while anything is unflushed, unwritten or under way."""
+        """Close without a sync, to be opened at the next use; False while anything is unflushed, unwritten or under way,
+        or there is no room for what is written then.
+        """
         if self._engine is not None:
             if self._appends.are_under_way or self._pending or self.unflushed_messages:
                 return False
@@ -316,7 +318,14 @@ class OpenableLog:
                 self.change(epochs)
             if self._pending:
                 return False
-            self.close(sync=False)
+            try:
+                self.close(sync=False)
+            except StorageError as error:
+                if not error.is_full:
+                    raise
+                self._closed_end = -1
+                self._engine.later = self._snapshots.later = self.change
+                return False
         return True
 
     def go_offline(self) -> None:

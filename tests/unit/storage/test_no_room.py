@@ -16,6 +16,8 @@ from storage.segments.layout import CLEANED, DELETED, INDEXES, LOG
 from storage.segments.replacement import replaced
 from storage.segments.segment import Segment
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.logs import NOW_MS, Idempotent, append, values_of
+from tests.unit.storage.test_log_manager import created, started
 
 
 class NoNames(Disk):
@@ -99,3 +101,39 @@ def test_a_copy_takes_the_place_of_its_log(tmp_path: Path, left: int) -> None:
     make(lambda: take_place(disk, str(log), str(doomed), str(copy), str(name)))
     assert (doomed.is_dir(), name.is_dir(), log.exists(), copy.exists()) == (True, True, False, False)
     assert not (name / COMPLETE).exists()
+
+
+def test_a_log_that_is_let_go_of_stays_open_until_there_is_room(tmp_path: Path) -> None:
+    """A snapshot of the producers is written then; nobody takes the directory for broken."""
+    disk = FaultyDisk()
+    manager = started(tmp_path, disk=disk)
+    log = created(manager)
+    append(log, "a", producer=Idempotent(1, 0, 0))
+    log.sync_work()()
+    log.flushed(1)
+    disk.room = 0
+    assert not log.release()
+    assert (log.is_open, log.is_closed_unsynced) == (True, False)
+    disk.room = None
+    assert append(log, "b", producer=Idempotent(1, 0, 1)) == 1
+    log.sync_work()()
+    log.flushed(2)
+    assert log.release()
+    assert values_of(log) == [(0, "a"), (1, "b")]
+
+
+def test_retention_waits_for_room(tmp_path: Path) -> None:
+    """It opens logs that nobody has used."""
+    disk = FaultyDisk()
+    manager = started(tmp_path, disk=disk)
+    log = created(manager)
+    append(log, "a", producer=Idempotent(1, 0, 0))
+    log.sync_work()()
+    log.flushed(1)
+    (tmp_path / "t-0" / f"{1:020d}.snapshot").unlink(missing_ok=True)
+    manager = started(tmp_path, disk=disk)
+    disk.room = 0
+    assert list(manager.retain(NOW_MS))
+    assert not manager.offline
+    disk.room = None
+    assert values_of(manager.logs["t", 0]) == [(0, "a")]

@@ -116,12 +116,13 @@ class Engine(Protocol):
 
     # ---- life --------------------------------------------------------------------------------------------
 
-    def open(self, recovery_point: int | None) -> int | None:
+    def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
         """Get to know what is on disk.
 
         Args:
             recovery_point: all before it is known to be durable and whole; None after a clean close, when
                 everything is.
+            names: what lies in the partition's directory, where somebody has just looked.
 
         Returns:
             The offset from which `recover` has to run (at or before the recovery point, where a segment starts),

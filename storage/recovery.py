@@ -53,9 +53,10 @@ def open_parts(
         recovery_point: None after a clean close.
         log_start_offset: as it was checkpointed.
     """
-    start_offset = engine.open(recovery_point)
+    names = disk.listdir(directory)
+    start_offset = engine.open(recovery_point, names)
     epochs = LeaderEpochs(disk, f"{directory}/{LEADER_EPOCHS}")
-    snapshots = Snapshots(disk, directory)
+    snapshots = Snapshots(disk, directory, names)
     producers = ProducerState(name)
     if start_offset is not None:
         _recover(engine, epochs, producers, snapshots, start_offset)

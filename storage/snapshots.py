@@ -11,6 +11,7 @@ NOT HERE Its bytes (producers.py); when to take one (log.py).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from functools import partial
 
@@ -24,14 +25,13 @@ class Snapshots:
 
     __slots__ = ("_directory", "_disk", "_unsynced", "later", "offsets")
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, names: Iterable[str]) -> None:
+        """`names`: what lies in the directory."""
         self._disk = disk
         self._directory = directory
         self._unsynced: list[str] = []
         self.later: Later = at_once
-        self.offsets: list[int] = sorted(
-            offset for name in disk.listdir(directory) if (offset := snapshot_offset(name)) is not None
-        )
+        self.offsets: list[int] = sorted(offset for name in names if (offset := snapshot_offset(name)) is not None)
 
     def take(self, offset: int, data: bytes, *, sync: bool = False) -> None:
         """Write the snapshot of an offset."""
@@ -43,8 +43,9 @@ class Snapshots:
                 self._unsynced.append(path)
 
         self.later(change)
-        if offset not in self.offsets:
-            self.offsets = sorted([*self.offsets, offset])
+        place = bisect_left(self.offsets, offset)
+        if self.offsets[place : place + 1] != [offset]:
+            self.offsets.insert(place, offset)
 
     def collect_sync(self) -> list[File]:
         """What has to be synced, and then the directory, so that they are durable."""
@@ -87,7 +88,8 @@ class Snapshots:
     def _delete(self, offsets: list[int], later: Later | None = None) -> None:
         for offset in offsets:
             (later or self.later)(partial(self._disk.unlink, self._path(offset), missing_ok=True))
-            self.offsets.remove(offset)
+        gone = set(offsets)
+        self.offsets = [offset for offset in self.offsets if offset not in gone]
 
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{snapshot_name(offset)}"

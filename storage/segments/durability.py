@@ -42,20 +42,19 @@ class Durability:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.flushed_end = UNKNOWN
-        self._finished: list[Segment] = []  # since the last sync
+        self._finished: dict[int, Segment] = {}  # since the last sync, by base offset: there may be thousands
         self._syncing: list[_Sync] = []
         self._has_new_names = False
         self._leaving: list[File] = []  # of segments that were trimmed (rule 5)
 
     def finished(self, segment: Segment) -> None:
         """Its indexes are complete and were written."""
-        if segment not in self._finished:
-            self._finished.append(segment)
+        self._finished[segment.base_offset] = segment
 
     def unfinished(self, segment: Segment) -> None:
         """It is gone, or appended to again."""
-        if segment in self._finished:
-            self._finished.remove(segment)
+        if self._finished.get(segment.base_offset) is segment:
+            del self._finished[segment.base_offset]
 
     def leaving(self, segment: Segment, end_offset: int) -> None:
         """It ends there, and is about to be trimmed."""
@@ -75,13 +74,14 @@ class Durability:
 
     def recovery_point(self) -> int:
         """Where a recovery would have to begin."""
-        waiting = [*self._finished, *(segment for sync in self._syncing for segment in sync.finished)]
-        return min([self.flushed_end, *(segment.base_offset for segment in waiting)])
+        syncing = (segment.base_offset for sync in self._syncing for segment in sync.finished)
+        return min([self.flushed_end, *self._finished, *syncing])
 
     def collect(self, directory: str, end_offset: int, unflushed: Iterable[Segment]) -> SyncWork:
         """What makes all before `end_offset` durable: it lies in segments finished lately and in those `unflushed`."""
-        finished = [segment for segment in self._finished if segment.is_written]
-        self._finished = [segment for segment in self._finished if segment not in finished]
+        finished = [segment for segment in self._finished.values() if segment.is_written]
+        for segment in finished:
+            del self._finished[segment.base_offset]
         self._syncing.append(_Sync(end_offset, finished))
         files, self._leaving = self._leaving, []
         for segment in finished:

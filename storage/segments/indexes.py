@@ -123,14 +123,10 @@ class SparseIndex:
 
     def collect(self) -> Change | None:
         """The same as closed work; None when nothing is new since the last time."""
-        self._drop_surplus()
         begin, end = self._collected, self.entries
-        if begin == end:
+        data = self._take()
+        if not data:
             return None
-        start = begin - self._warm_start
-        pack = self.ENTRY.pack
-        data = b"".join([pack(key, value) for key, value in zip(self._keys[start:], self._values[start:], strict=True)])
-        self._collected = end
 
         def change() -> None:
             try:
@@ -147,6 +143,14 @@ class SparseIndex:
 
         return change
 
+    def _take(self) -> bytes:
+        """The entries that are new since the last time, as they stand in the file."""
+        self._drop_surplus()
+        start = self._collected - self._warm_start
+        self._collected = self.entries
+        pack = self.ENTRY.pack
+        return b"".join([pack(key, value) for key, value in zip(self._keys[start:], self._values[start:], strict=True)])
+
     def _drop_surplus(self) -> None:
         surplus = min(len(self._keys) - WARM_BYTES // self.ENTRY.size, self._written - self._warm_start)
         if surplus >= _SLACK_ENTRIES:
@@ -154,13 +158,18 @@ class SparseIndex:
             self._warm_start += surplus
 
     def end_comparison(self) -> None:
-        """Cut off what an index that was built anew has not confirmed."""
-        self.write_out()
-        if self._is_compared:
-            self._is_compared = False
-            file = self._disk.open(self.path, write=True, create=True)
-            if file.size() > self.entries * self.ENTRY.size:
+        """Bring the file of an index that was built anew up to date; what has not been confirmed is cut off."""
+        begin, data = self._collected, self._take()
+        file = self._disk.open(self.path, write=True, create=True)
+        try:
+            if data:
+                self._put(file, data, begin * self.ENTRY.size)
+            if self._is_compared and file.size() > self.entries * self.ENTRY.size:
                 file.truncate(self.entries * self.ENTRY.size)
+        finally:
+            file.close()
+        self._is_compared = False
+        self._written = self.entries
 
     def unmap(self) -> None:
         """Let the mapping go; a further look-up of a cold entry maps again."""

@@ -15,6 +15,7 @@ RULES    1. As Apache Kafka does at its start: `.deleted` and `.cleaned` files g
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.errors import KafkaError
@@ -42,11 +43,18 @@ class Layout(NamedTuple):
     """Those that have a transaction index."""
 
 
-def settle(disk: Disk, directory: str) -> Layout:
-    """Put a directory in order, made when it is missing, and say which segments it holds."""
-    if not disk.is_dir(directory):
-        disk.make_dirs(directory)
-    names = disk.listdir(directory)
+def settle(disk: Disk, directory: str, names: Sequence[str] | None = None) -> Layout:
+    """Put a directory in order, made when it is missing, and say which segments it holds.
+
+    Args:
+        disk: where it lies.
+        directory: its path.
+        names: what is in it, where somebody has just looked.
+    """
+    if names is None:
+        if not disk.is_dir(directory):
+            disk.make_dirs(directory)
+        names = disk.listdir(directory)
     if any(name.endswith((DELETED, CLEANED, SWAP)) for name in names):
         _finish_what_was_begun(disk, directory, names)
         names = disk.listdir(directory)
@@ -66,7 +74,7 @@ def settle(disk: Disk, directory: str) -> Layout:
     )
 
 
-def _finish_what_was_begun(disk: Disk, directory: str, names: list[str]) -> None:
+def _finish_what_was_begun(disk: Disk, directory: str, names: Sequence[str]) -> None:
     def remove(name: str) -> None:
         disk.unlink(f"{directory}/{name}", missing_ok=True)
 

@@ -442,7 +442,7 @@ class Segment(SegmentFiles):
             _log.warning("Cutting %s from %d to %d bytes: no valid batch follows", self.path(LOG), end, position)
             file.truncate(position)
             file.sync()
-        self.finish()
+        self._time_index.append(*self._max_timestamp)
         self._offset_index.end_comparison()
         self._time_index.end_comparison()
 

@@ -96,10 +96,10 @@ class SegmentEngine:
 
     # ---- life --------------------------------------------------------------------------------------------
 
-    def open(self, recovery_point: int | None) -> int | None:
+    def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
         """Get to know the segments; the offset from which they have to be recovered, if any."""
         disk, directory, interval = self._disk, self._directory, self._config.index_interval_bytes
-        layout = settle(disk, directory)
+        layout = settle(disk, directory, names)
         self._durable_end = MAX_LONG if recovery_point is None else recovery_point
         self._with_aborted.update(layout.with_aborted)
         starts = []

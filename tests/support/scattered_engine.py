@@ -153,7 +153,7 @@ class ScatteredEngine:
 
     # ---- life --------------------------------------------------------------------------------------------
 
-    def open(self, recovery_point: int | None) -> int | None:
+    def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
         """Walk through the file once; replay what it says of this partition."""
         self._store.walk()
         for kind, number, content in self._store.contents.pop(self._name, []):

@@ -50,7 +50,7 @@ class StorageError(Exception):
         super().__init__(f"Cannot {action} {path}{reason}.")
         self.path = path
         self.errno = None if error is None else error.errno
-        self.is_full = action != "sync" and self.errno in (errno.ENOSPC, errno.EDQUOT)
+        self.is_full = not action.startswith("sync") and self.errno in (errno.ENOSPC, errno.EDQUOT)
         """Whether all that is missing is room, so that it can be done again later. A failed sync has lost something."""
 
 

@@ -17,6 +17,7 @@ from broker.coordinators.transactions import TRANSACTIONS_TOPIC
 from broker.handlers import fetch, fetch_shortcut, offsets, produce, produce_shortcut, producer_ids
 from broker.handlers.admin import AdminHandlers
 from broker.handlers.api_versions import ApiVersionsHandler
+from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.controller_apis import ControllerHandlers
@@ -35,6 +36,7 @@ from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
 from broker.handlers.router import Router
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
 from broker.handlers.transactions import TransactionHandlers
+from broker.handlers.users import UserHandlers
 from broker.security.authorizer import Authorizer
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 from replication.controller.controller import Controller
@@ -106,6 +108,8 @@ def client_apis(
             *PartitionTransactionsHandler(replicas, markers, authorizer).routes(),
             *_admin(config, controller, authorizer).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
+            *ClusterHandlers(controller, authorizer).routes(),
+            *UserHandlers(controller, authorizer).routes(),
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
         ]
@@ -117,6 +121,7 @@ def controller_apis(config: BrokerConfig, controller: Controller, authorizer: Au
     return ApiVersionsHandler(lambda: controller.image, _SERVED_FEATURES).table_of(
         [
             *ControllerHandlers(controller, authorizer).routes(),
+            *ClusterHandlers(controller, authorizer).routes(),
             *_admin(config, controller, authorizer).routes(),
         ]
     )

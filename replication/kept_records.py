@@ -1,7 +1,8 @@
 """What the metadata log holds for others: quotas, access control entries, SCRAM credentials, delegation tokens.
 
 RULES    1. Whoever goes on with the directory finds it all: a record is kept until another replaces it or takes it back.
-         2. Nothing here is obeyed. Each kind moves to a place of its own when this broker begins to serve it.
+         2. Nothing here is obeyed; quotas and SCRAM credentials can be changed and are shown. Each kind moves to a place of
+            its own when this broker begins to obey it.
 NOT HERE Their fields (`protocol/messages/stored.py`).
 """
 

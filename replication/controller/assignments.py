@@ -67,7 +67,7 @@ def by_hand(image: MetadataImage, index: int, replicas: list[int], replication_f
     Raises:
         KafkaError: INVALID_REPLICA_ASSIGNMENT.
     """
-    _check(image, replicas, replication_factor)
+    check_by_hand(image, replicas, replication_factor)
     isr = [broker_id for broker_id in replicas if image.brokers[broker_id].is_active]
     if not isr:
         raise bad_assignment(
@@ -77,7 +77,12 @@ def by_hand(image: MetadataImage, index: int, replicas: list[int], replication_f
     return Assignment(replicas, isr)
 
 
-def _check(image: MetadataImage, replicas: Sequence[int], replication_factor: int | None) -> None:
+def check_by_hand(image: MetadataImage, replicas: Sequence[int], replication_factor: int | None) -> None:
+    """Refuse brokers that cannot hold a partition.
+
+    Raises:
+        KafkaError: INVALID_REPLICA_ASSIGNMENT.
+    """
     if not replicas:
         raise bad_assignment("The manual partition assignment includes an empty replica list.")
     before = None
@@ -101,7 +106,7 @@ def partition_records(
 ) -> list[Versioned]:
     """The records that make new partitions, numbered from `first_index` on."""
     version = partition_version(image.metadata_version)
-    directories = {broker_id: _only_directory(image, broker_id) for broker_id in image.brokers}
+    directories = {broker_id: default_directory(image, broker_id) for broker_id in image.brokers}
     return [
         (
             PartitionRecord(
@@ -120,7 +125,7 @@ def partition_records(
     ]
 
 
-def _only_directory(image: MetadataImage, broker_id: int) -> bytes:
+def default_directory(image: MetadataImage, broker_id: int) -> bytes:
     """A broker with one log directory needs not tell us which one it takes."""
     directories = image.brokers[broker_id].directories
     return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

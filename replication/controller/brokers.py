@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
 from protocol.messages.quorum import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -26,9 +27,10 @@ from protocol.messages.stored import (
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
+    UnregisterBrokerRecord,
 )
 from protocol.primitives import uuid_text
-from replication.controller.elections import leave_in_peace, restart
+from replication.controller.elections import broker_left, leave_in_peace, restart
 from replication.controller.environment import Environment
 from replication.controller.heartbeats import cordon, unfence
 from replication.image import BrokerImage, Endpoint, MetadataImage
@@ -239,6 +241,23 @@ def end(image: MetadataImage, environment: Environment) -> Decision[None]:
         return Decision([], None)
     change = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=1)
     return Decision([*leave_in_peace(image, environment), (change, 0)], None, is_atomic=False)
+
+
+def unregister(
+    image: MetadataImage, environment: Environment, request: UnregisterBrokerRequest
+) -> Decision[UnregisterBrokerResponse]:
+    """Decide on giving up a broker that will not come back; partitions keep it among their replicas."""
+    broker = image.brokers.get(request.broker_id)
+    if broker is None:
+        sentence = f"Broker ID {request.broker_id} is not currently registered"
+        code = ErrorCode.BROKER_ID_NOT_REGISTERED
+        return Decision([], UnregisterBrokerResponse(error_code=code, error_message=sentence))
+    if broker.broker_id == environment.node_id:
+        sentence = f"Broker {broker.broker_id} is this node's own and runs."
+        return Decision([], UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=sentence))
+    gone = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch)
+    records = [*broker_left(image, environment, broker.broker_id), (gone, 0)]
+    return Decision(records, UnregisterBrokerResponse(error_code=ErrorCode.NONE), is_atomic=False)
 
 
 def allocate_producer_ids(

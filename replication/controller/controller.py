@@ -28,6 +28,11 @@ from protocol.messages.admin import (
     DeleteTopicsRequest,
     IncrementalAlterConfigsRequest,
 )
+from protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    UnregisterBrokerRequest,
+)
 from protocol.messages.quorum import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
@@ -44,7 +49,10 @@ from protocol.messages.stored import (
     EndTransactionRecord,
     FeatureLevelRecord,
 )
+from protocol.messages.users import AlterClientQuotasRequest, AlterUserScramCredentialsRequest
+from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
+from replication.controller.asked_elections import elect_leaders
 from replication.controller.brokers import (
     Registration,
     allocate_producer_ids,
@@ -53,11 +61,15 @@ from replication.controller.brokers import (
     register,
     register_own_controller,
     registration_of,
+    unregister,
 )
+from replication.controller.credentials import alter_credentials
 from replication.controller.directories import assign_replicas
 from replication.controller.environment import Environment
 from replication.controller.heartbeats import Standing, cordon, fence, heartbeat
 from replication.controller.isr_changes import alter_partitions
+from replication.controller.quotas import alter_quotas
+from replication.controller.reassignments import alter_reassignments
 from replication.controller.sessions import Sessions
 from replication.controller.setting_changes import alter_settings, replace_settings
 from replication.controller.settings import MIN_ISR
@@ -81,6 +93,11 @@ _DECISIONS: dict[type[Message], Decide] = {
     AllocateProducerIdsRequest: allocate_producer_ids,
     AlterPartitionRequest: alter_partitions,
     AssignReplicasToDirsRequest: assign_replicas,
+    ElectLeadersRequest: elect_leaders,
+    AlterPartitionReassignmentsRequest: alter_reassignments,
+    UnregisterBrokerRequest: unregister,
+    AlterClientQuotasRequest: alter_quotas,
+    AlterUserScramCredentialsRequest: alter_credentials,
 }
 _UNSEEN = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 
@@ -237,6 +254,12 @@ class Controller:
         """Note that this node's broker ends in peace; `done` when that is committed."""
         decision = end(self._newest, self._environment)
         self._write(decision.records, done, wall_ms, is_atomic=decision.is_atomic)
+
+    @property
+    def voter_directory(self) -> bytes:
+        """The id of the directory that the metadata log is in; zero where the voters are a setting."""
+        voter = self._log.voter
+        return ZERO_UUID if voter is None else voter.voter_directory_id
 
     @property
     def broker_epoch(self) -> int:

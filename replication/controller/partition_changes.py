@@ -24,6 +24,7 @@ RECOVERED = 0
 RECOVERING = 1
 
 MayLead = Callable[[int], bool]
+DirectoryOf = Callable[[int], bytes]
 
 
 class TopicRules(NamedTuple):
@@ -33,6 +34,16 @@ class TopicRules(NamedTuple):
     has_eligible_leaders: bool = True
     allows_unclean: bool = False
     has_epoch_per_shrink: bool = False
+    prefers_first: bool = False
+    """Whether the first replica shall lead if it can, also when another one could stay."""
+
+
+class Target(NamedTuple):
+    """The replicas that a partition shall have, and which of them come and go meanwhile."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
 
 
 def change_of(
@@ -45,6 +56,8 @@ def change_of(
     *,
     lost: int = NO_LEADER,
     recovery_state: int | None = None,
+    target: Target | None = None,
+    directory_of: DirectoryOf | None = None,
 ) -> PartitionChangeRecord | None:
     """The record that gives a partition another ISR, and a leader where it needs one; None: nothing changes.
 
@@ -57,12 +70,13 @@ def change_of(
         rules: of its topic.
         lost: a broker whose records may be gone, so that it is no eligible leader any more.
         recovery_state: what the leader says of itself.
+        target: other replicas; None: those it has.
+        directory_of: where a broker puts a new replica; needed with a target.
     """
     record = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
-    isr = _complete_reassignment(record, state, isr)
-    replicas = state.replicas if record.replicas is None else tuple(record.replicas)
+    target, isr = _complete(target or Target(state.replicas, state.adding, state.removing), isr)
     eligible = _eligible(state, isr, rules, lost)
-    leader, is_unclean = _elect(state, replicas, isr, eligible, may_lead, rules)
+    leader, is_unclean = _elect(state, target.replicas, isr, eligible, may_lead, rules)
     if leader != state.leader:
         record.leader = leader
         if leader in eligible:
@@ -71,7 +85,9 @@ def change_of(
             isr, eligible = (leader,), ()
             if state.leader_recovery_state != RECOVERING:
                 record.leader_recovery_state = RECOVERING
-    elif not set(state.replicas) <= set(replicas) or (rules.has_epoch_per_shrink and not set(state.isr) <= set(isr)):
+    elif not set(state.replicas) <= set(target.replicas) or (
+        rules.has_epoch_per_shrink and not set(state.isr) <= set(isr)
+    ):
         record.leader = leader
     if eligible != state.eligible_leaders:
         record.eligible_leader_replicas = list(eligible)
@@ -79,30 +95,42 @@ def change_of(
         record.isr = list(isr)
     if rules.has_eligible_leaders:
         _note_last_leader(record, state)
+    _note_replicas(record, state, target, directory_of)
     if recovery_state is not None and recovery_state != state.leader_recovery_state:
         record.leader_recovery_state = recovery_state
     return None if record == PartitionChangeRecord(partition_id=index, topic_id=topic_id) else record
 
 
-def _complete_reassignment(
-    record: PartitionChangeRecord, state: PartitionState, isr: tuple[int, ...]
-) -> tuple[int, ...]:
+def _complete(target: Target, isr: tuple[int, ...]) -> tuple[Target, tuple[int, ...]]:
     """End a reassignment that can end (rule 4); the ISR without those who leave."""
-    if not state.adding and not state.removing:
-        return isr
-    staying = [replica for replica in state.replicas if replica not in state.removing]
-    rest = tuple(replica for replica in isr if replica not in state.removing)
+    if not target.adding and not target.removing:
+        return target, isr
+    staying = tuple(replica for replica in target.replicas if replica not in target.removing)
+    rest = tuple(replica for replica in isr if replica not in target.removing)
     if not staying or not rest or not set(staying) <= set(rest):
-        return isr
-    if state.removing:
-        record.replicas = staying
-        record.removing_replicas = []
+        return target, isr
+    return Target(staying), rest
+
+
+def _note_replicas(
+    record: PartitionChangeRecord, state: PartitionState, target: Target, directory_of: DirectoryOf | None
+) -> None:
+    if target.replicas != state.replicas:
+        record.replicas = list(target.replicas)
         if state.directories:
-            directory_of = dict(zip(state.replicas, state.directories, strict=True))
-            record.directories = [directory_of[replica] for replica in staying]
-    if state.adding:
-        record.adding_replicas = []
-    return rest
+            known = dict(zip(state.replicas, state.directories, strict=True))
+            record.directories = [
+                known[replica] if replica in known else _directory(replica, directory_of) for replica in target.replicas
+            ]
+    if target.removing != state.removing:
+        record.removing_replicas = list(target.removing)
+    if target.adding != state.adding:
+        record.adding_replicas = list(target.adding)
+
+
+def _directory(replica: int, directory_of: DirectoryOf | None) -> bytes:
+    assert directory_of is not None, f"broker {replica} is new, and nobody says where it puts the replica"
+    return directory_of(replica)
 
 
 def _eligible(state: PartitionState, isr: tuple[int, ...], rules: TopicRules, lost: int) -> tuple[int, ...]:
@@ -122,7 +150,8 @@ def _elect(
 ) -> tuple[int, bool]:
     """The leader (rule 2), and whether it may have lost records."""
     candidates = isr or eligible
-    for replica in (state.leader, *replicas):
+    order = (replicas[0], state.leader, *replicas) if rules.prefers_first else (state.leader, *replicas)
+    for replica in order:
         if replica in candidates and may_lead(replica):
             return replica, False
     last = state.last_known_leaders

@@ -9,6 +9,7 @@ import pytest
 from barnabas import Broker
 from protocol.messages.admin import CreateTopicsRequest
 from tests.support.admin_cases import CASES, Case, normalised, topic
+from tests.support.cluster_cases import CLUSTER_CASES
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.raw_client import RawClient
 from tests.support.settings_cases import SETTINGS_CASES
@@ -25,7 +26,7 @@ def prepared(bootstrap: str) -> RawClient:
     return client
 
 
-ALL = CASES | SETTINGS_CASES
+ALL = CASES | SETTINGS_CASES | CLUSTER_CASES
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,11 @@ import pytest
 from broker.config import load_config
 from broker.server import Server
 from protocol.errors import ErrorCode
-from protocol.messages import admin, groups, logs, metadata, produce_fetch, quorum, transactions
+from protocol.messages import admin, cluster, groups, logs, metadata, produce_fetch, quorum, transactions, users
 from protocol.schema import Message, fields_of
 from tests.support.authorizers import DenyingAuthorizer
 from tests.support.batches import batch
+from tests.support.cluster_cases import altered, credential, gone
 from tests.support.follower import Client, features
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.raw_client import RawClient
@@ -209,6 +210,32 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
     ),
     "IncrementalAlterConfigs of a broker": (
         admin.IncrementalAlterConfigsRequest(resources=[resource(4, "1")], validate_only=False), 1, [CLUSTER],
+    ),
+    "ElectLeaders": (
+        cluster.ElectLeadersRequest(
+            topic_partitions=[cluster.ElectedPartitions(topic=n, partitions=[0]) for n in ("secret", "nowhere")]),
+        2, [CLUSTER, CLUSTER, CLUSTER],
+    ),
+    "ElectLeaders of all": (cluster.ElectLeadersRequest(topic_partitions=None), 2, [CLUSTER]),
+    "AlterPartitionReassignments": (
+        cluster.AlterPartitionReassignmentsRequest(topics=[cluster.ReassignableTopic(
+            name="secret", partitions=[cluster.ReassignablePartition(partition_index=0, replicas=[1])])]),
+        1, [CLUSTER, CLUSTER],
+    ),
+    "ListPartitionReassignments": (cluster.ListPartitionReassignmentsRequest(topics=None), 0, [CLUSTER]),
+    "UnregisterBroker": (cluster.UnregisterBrokerRequest(broker_id=7), 0, [CLUSTER]),
+    "DescribeQuorum": (cluster.DescribeQuorumRequest(topics=[]), 2, [CLUSTER]),
+    "DescribeClientQuotas": (users.DescribeClientQuotasRequest(components=[], strict=False), 1, [CLUSTER]),
+    "AlterClientQuotas": (
+        users.AlterClientQuotasRequest(entries=[altered({"user": "a"}, ("producer_byte_rate", 1.0))],
+                                       validate_only=False), 1, [CLUSTER],
+    ),
+    "DescribeUserScramCredentials": (
+        users.DescribeUserScramCredentialsRequest(users=[users.ScramUser(name="a")]), 0, [CLUSTER, CLUSTER],
+    ),
+    "AlterUserScramCredentials": (
+        users.AlterUserScramCredentialsRequest(deletions=[gone("a")], upsertions=[credential("b")]),
+        0, [CLUSTER, CLUSTER],
     ),
     "InitProducerId": (
         transactions.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4, [CLUSTER],

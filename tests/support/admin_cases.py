@@ -56,21 +56,39 @@ class Case(NamedTuple):
 
 def normalised(response: Message) -> Answer:
     """The part of a response that is compared."""
-    for field in ("topics", "responses", "results"):
-        rows = getattr(response, field, None)
-        if rows is not None:
-            break
-    else:
-        raise AssertionError(f"{response} is no answer to an admin request")
-    found = []
-    for row in rows:
-        name = getattr(row, "resource_name", None)
-        if name is None:
-            name = row.name
-        if name is None:
-            name = row.topic_id.hex()
-        found.append((name, ErrorCode(row.error_code), row.error_message))
+    rows: Sequence[Message] = next((getattr(response, name) for name in _ROWS if hasattr(response, name)), ())
+    found = [entry for row in rows for entry in _told(row)]
+    whole = getattr(response, "error_code", ErrorCode.NONE)
+    if whole or not rows:
+        found.append(("", ErrorCode(whole), getattr(response, "error_message", None) or None))
     return sorted(found, key=lambda entry: (entry[0], entry[1]))
+
+
+_ROWS = ("topics", "responses", "results", "replica_election_results", "entries")
+_NAMES = ("resource_name", "name", "topic", "user")
+_PARTITIONS = {"partitions": "partition_index", "partition_result": "partition_id"}
+
+
+def _told(row: Message) -> Answer:
+    """What a row says, or the partitions in it."""
+    name = _name(row)
+    for partitions, index in _PARTITIONS.items():
+        if hasattr(row, partitions):
+            return [
+                (f"{name}-{getattr(partition, index)}", ErrorCode(partition.error_code), partition.error_message)
+                for partition in getattr(row, partitions)
+            ]
+    return [(name, ErrorCode(row.error_code), row.error_message)]  # type: ignore[attr-defined]
+
+
+def _name(row: Message) -> str:
+    if hasattr(row, "entity"):
+        return ",".join(f"{part.entity_type}={part.entity_name}" for part in row.entity)
+    for field in _NAMES:
+        name = getattr(row, field, None)
+        if name is not None:
+            return str(name)
+    return str(row.topic_id.hex())  # type: ignore[attr-defined]
 
 
 # ---- CreateTopics ----------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from replication.metadata_records import read_batches
 from replication.turns import STEPS_A_TURN
 from storage.disk import StorageError
 from tests.support.admin_cases import CASES, normalised, topic
+from tests.support.cluster_cases import CLUSTER_CASES
 from tests.support.controller_world import WALL_MS, ControllerWorld, partition_changes
 from tests.support.settings_cases import (
     APPEND,
@@ -42,6 +43,8 @@ from tests.support.settings_cases import (
     resource,
 )
 from tests.unit.replication.kafka_bytes import METADATA_LOG
+
+ALL = CASES | SETTINGS_CASES | CLUSTER_CASES
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def alter(*resources: Any, validate_only: bool = False) -> IncrementalAlterConfi
 # ---- answers ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", CASES | SETTINGS_CASES)
+@pytest.mark.parametrize("api", ALL)
 def test_answers_are_kafka_s_word_for_word(world: ControllerWorld, api: str) -> None:
     """Checks, order, codes and sentences (tests/conformance/test_admin_answers.py asks Kafka the same)."""
     made = world.ask(
@@ -72,7 +75,7 @@ def test_answers_are_kafka_s_word_for_word(world: ControllerWorld, api: str) -> 
     )
     assert [code for _, code, _ in normalised(made)] == [0, 0, 0]
     published = world.image
-    for case in (CASES | SETTINGS_CASES)[api]:
+    for case in ALL[api]:
         answer = normalised(world.ask(case.request))
         expected = case.answer if case.ours is None else case.ours
         assert answer == expected, f"{case.request}"

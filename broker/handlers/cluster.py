@@ -1,0 +1,191 @@
+"""Requests about the cluster itself: elections, reassignments, brokers that are given up, the quorum.
+
+RULES    1. What is changed wants ALTER on the cluster, what is shown DESCRIBE; who may not is told so in the answer's
+            own place for it, and of nothing that is there.
+         2. The answer comes when the controller's records are committed.
+NOT HERE What the controller decides (`replication/controller`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from broker.handlers.router import Pending, RequestContext, Route
+from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from protocol.api import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    DescribedQuorum,
+    DescribedQuorumTopic,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    QuorumListener,
+    QuorumNode,
+    QuorumReplica,
+    QuorumTopic,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from protocol.primitives import ZERO_UUID
+from protocol.schema import Message
+from replication.controller.asked_elections import refusal
+from replication.controller.reassignments import list_reassignments
+from replication.image import MetadataImage
+
+METADATA_TOPIC = "__cluster_metadata"
+
+_REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+_NO_RIGHT = "Cluster authorization failed."
+_NOT_HERE = "This server does not host this topic-partition."
+
+
+class Controller(Protocol):
+    """Who decides."""
+
+    @property
+    def image(self) -> MetadataImage:
+        """The published image."""
+
+    @property
+    def voter_directory(self) -> bytes:
+        """The id of the directory that the metadata log is in."""
+
+    def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
+        """Decide on a request; `reply` gets the response when it is committed."""
+
+
+class ClusterHandlers:
+    """The handlers of this module and what they need."""
+
+    def __init__(self, controller: Controller, authorizer: Authorizer) -> None:
+        self._controller = controller
+        self._authorizer = authorizer
+
+    def routes(self) -> list[Route]:
+        """The rows of this module."""
+        return [
+            Route(ApiKey.ELECT_LEADERS, 0, 2, self.elect_leaders),
+            Route(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, self.alter_reassignments),
+            Route(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, self.list_reassignments),
+            Route(ApiKey.DESCRIBE_QUORUM, 0, 2, self.describe_quorum),
+            Route(ApiKey.UNREGISTER_BROKER, 0, 0, self.unregister_broker),
+        ]
+
+    # ------------------------------------------------------------ partitions
+    def elect_leaders(self, context: RequestContext, request: ElectLeadersRequest) -> Pending | ElectLeadersResponse:
+        """Elect leaders."""
+        if not self._may(context, Operation.ALTER):
+            return refusal(request, _REFUSED, _NO_RIGHT)
+        return self._submit(context, request)
+
+    def alter_reassignments(
+        self, context: RequestContext, request: AlterPartitionReassignmentsRequest
+    ) -> Pending | AlterPartitionReassignmentsResponse:
+        """Give partitions other replicas."""
+        if self._may(context, Operation.ALTER):
+            return self._submit(context, request)
+        topics = [
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=partition.partition_index, error_code=_REFUSED, error_message=_NO_RIGHT
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return AlterPartitionReassignmentsResponse(error_code=_REFUSED, error_message=_NO_RIGHT, responses=topics)
+
+    def list_reassignments(
+        self, context: RequestContext, request: ListPartitionReassignmentsRequest
+    ) -> ListPartitionReassignmentsResponse:
+        """Partitions that are getting other replicas."""
+        if not self._may(context, Operation.DESCRIBE):
+            return ListPartitionReassignmentsResponse(error_code=_REFUSED, error_message=_NO_RIGHT, topics=[])
+        return list_reassignments(self._controller.image, request)
+
+    # ------------------------------------------------------------ nodes
+    def unregister_broker(
+        self, context: RequestContext, request: UnregisterBrokerRequest
+    ) -> Pending | UnregisterBrokerResponse:
+        """Give up a broker."""
+        if not self._may(context, Operation.ALTER):
+            return UnregisterBrokerResponse(error_code=_REFUSED, error_message=_NO_RIGHT)
+        return self._submit(context, request)
+
+    def describe_quorum(self, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+        """The quorum: this node."""
+        if not self._may(context, Operation.DESCRIBE):
+            return DescribeQuorumResponse(error_code=_REFUSED, error_message=_NO_RIGHT, topics=[])
+        asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
+        if asked != [(METADATA_TOPIC, [0])]:
+            topics = [_unknown(topic) for topic in request.topics]
+            return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=topics)
+        image = self._controller.image
+        described = DescribedQuorumTopic(topic_name=METADATA_TOPIC, partitions=[self._quorum(context, image)])
+        nodes = [
+            QuorumNode(
+                node_id=node_id,
+                listeners=[QuorumListener(name=e.listener, host=e.host, port=e.port) for e in controller.endpoints],
+            )
+            for node_id, controller in image.controllers.items()
+            if node_id == image.leader_id and context.api_version >= 2
+        ]
+        return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=[described], nodes=nodes)
+
+    def _quorum(self, context: RequestContext, image: MetadataImage) -> DescribedQuorum:
+        end = image.offset + 1
+        has_directory = context.api_version >= 2
+        voter = QuorumReplica(
+            replica_id=image.leader_id,
+            replica_directory_id=self._controller.voter_directory if has_directory else ZERO_UUID,
+            log_end_offset=end,
+            last_fetch_timestamp=context.wall_ms,
+            last_caught_up_timestamp=context.wall_ms,
+        )
+        return DescribedQuorum(
+            partition_index=0,
+            error_code=ErrorCode.NONE,
+            error_message="",
+            leader_id=image.leader_id,
+            leader_epoch=image.epoch,
+            high_watermark=end,
+            current_voters=[voter],
+            observers=[],
+        )
+
+    def _submit(self, context: RequestContext, request: Message) -> Pending:
+        pending = Pending()
+        self._controller.submit(request, wall_ms=context.wall_ms, reply=pending.complete)
+        return pending
+
+    def _may(self, context: RequestContext, operation: str) -> bool:
+        return self._authorizer.authorize(context.principal, operation, Resource.CLUSTER, CLUSTER_NAME)
+
+
+def _unknown(topic: QuorumTopic) -> DescribedQuorumTopic:
+    partitions = [
+        DescribedQuorum(
+            partition_index=partition.partition_index,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message=_NOT_HERE,
+            leader_id=0,
+            leader_epoch=0,
+            high_watermark=0,
+            current_voters=[],
+            observers=[],
+        )
+        for partition in topic.partitions
+    ]
+    return DescribedQuorumTopic(topic_name=topic.topic_name, partitions=partitions)

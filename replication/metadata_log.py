@@ -48,6 +48,7 @@ from replication.metadata_replay import Replayed, read_metadata
 from replication.snapshot_files import SnapshotFiles
 from replication.turns import Soon, at_once, in_turns
 from replication.work import Worker
+from storage.changes import Change
 from storage.checkpoints import PARTITION_METADATA, write_topic_id
 from storage.disk import Disk, StorageError
 from storage.engine import EngineFactory
@@ -81,6 +82,7 @@ class MetadataLog:
     ) -> None:
         self._log = log
         self._worker = worker
+        log.later = self._change_later
         self._unwritten: deque[_Unwritten] = deque()
         self._waiting: deque[tuple[int, int, Committed]] = deque()
         self._is_syncing = False
@@ -164,7 +166,7 @@ class MetadataLog:
     def take_doomed(self, wall_ms: int) -> list[str]:
         """Files of dropped segments that may be removed now."""
         doomed = self._log.doomed
-        self._log.doomed = [entry for entry in doomed if entry[0] > wall_ms]
+        self._log.doomed = [entry for entry in doomed if entry[0] > wall_ms or self._log.is_changing]
         return [path for due_ms, paths in doomed if due_ms <= wall_ms for path in paths]
 
     def close(self) -> None:
@@ -234,6 +236,14 @@ class MetadataLog:
             _, self.committed_ms, committed = waiting.popleft()
             committed()
         self._sync_what_is_whole()
+
+    def _change_later(self, change: Change) -> None:
+        """Change files in the order of the writes to their directory, which wait for room on a full disk."""
+        self._worker.write(self._log.directory, 0, change, self._changed)
+
+    def _changed(self, error: StorageError | None) -> None:
+        if error is not None:
+            self._fail(error)
 
     def _fail(self, error: StorageError) -> None:
         if self.is_failed:

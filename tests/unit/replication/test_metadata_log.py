@@ -394,3 +394,16 @@ def test_kafka_s_tools_read_the_log(tmp_path: Path) -> None:
         "LeaderChange",
     ):
         assert kind in dump.stdout, kind
+
+
+def test_a_new_segment_is_made_where_writes_wait_for_room(tmp_path: Path) -> None:
+    """A full disk is a delay (decision 0024), and no end of the node."""
+    world = ControllerWorld(tmp_path).start()
+    before = sorted(path.name for path in tmp_path.rglob("*.log"))
+    world.worker.holds_writes = True
+    world.log.begin_segment(WALL_MS, at_least=1)
+    assert sorted(path.name for path in tmp_path.rglob("*.log")) == before
+    while world.worker.writes:
+        world.worker.let_write()
+    assert len(list(tmp_path.rglob("*.log"))) == len(before) + 1
+    assert not world.log.is_failed

@@ -26,7 +26,7 @@ from storage.openable_log import Checkpoint, OpenableLog
 from storage.producers import ProducerState
 from storage.reads import HIGH_WATERMARK, LAST_STABLE, LOG_END, Isolation, ReadInfo, out_of_range
 from storage.recovery import restore_producers
-from storage.retention import expired_end, next_expiry_ms
+from storage.retention import AT_A_TIME, expired_end, next_expiry_ms
 from storage.timestamps import first_record, latest_record
 from storage.validation import Origin, validate_replicated
 
@@ -338,22 +338,24 @@ class Log(OpenableLog):
         if engine.start_offset > oldest:
             self.doomed.append((wall_ms + self.config.file_delete_delay_ms, doomed))
 
-    def retain(self, wall_ms: int) -> None:
+    def retain(self, wall_ms: int) -> bool:
         """Drop the oldest segments that are too old, too many or before the log's start, as the settings say.
 
         The active segment goes too when all of it has expired. Nothing goes at or above the high watermark, nor
-        while appends are under way.
+        while appends are under way. Whether as many went as may go at once, so that there may be more.
         """
         engine = self.open()
         self._retention_due_ms = 0
         if self._appends.are_under_way:
-            return
+            return False
+        bases = [segment.base_offset for segment in engine.segments()[: AT_A_TIME + 1]]
         end_offset = expired_end(engine, self.config, self._log_start_offset, self._high_watermark, wall_ms)
         if end_offset > engine.start_offset:
             if end_offset == engine.end_offset:
                 self.roll(wall_ms)
             self.trim(max(end_offset, self._log_start_offset), wall_ms)
         self._retention_due_ms = next_expiry_ms(engine, self.config)
+        return bases[AT_A_TIME:] == [engine.start_offset]
 
     def is_retention_due(self, wall_ms: int) -> bool:
         """Whether `retain` has to look; a log that is not open is left alone until its oldest segment may expire."""

@@ -478,21 +478,31 @@ class LogManager:
         return [log for log in self.logs.values() if log.is_open and log.is_flush_due(wall_ms)]
 
     def retain(self, wall_ms: int) -> Iterator[Log]:
-        """Drop what has expired, one log a step; a log that was not open is closed again."""
+        """Drop what has expired, some of one log a step; a log that was not open is closed again."""
         for log in list(self.logs.values()):
             if log.is_busy or not log.is_retention_due(wall_ms):
                 continue
             was_open = log.is_open
-            try:
-                log.retain(wall_ms)
-                if not was_open:
-                    log.release()
-            except StorageError as error:
-                if not error.is_full:  # else it is looked after when there is room
-                    self.go_offline(log.directory, error)
-            except KafkaError as error:
-                _log.warning("%s is not looked after: %s", log.name, error.message or error.code.name)
-            yield log
+            while has_more := self._retain_some(log, wall_ms, was_open=was_open):
+                yield log
+                if not log.is_open or log.is_being_cleaned:
+                    break
+            if not has_more:
+                yield log
+
+    def _retain_some(self, log: Log, wall_ms: int, *, was_open: bool) -> bool:
+        """Whether there may be more to drop."""
+        has_more = False
+        try:
+            has_more = log.retain(wall_ms)
+            if not (was_open or has_more):
+                log.release()
+        except StorageError as error:
+            if not error.is_full:  # else it is looked after when there is room
+                self.go_offline(log.directory, error)
+        except KafkaError as error:
+            _log.warning("%s is not looked after: %s", log.name, error.message or error.code.name)
+        return has_more
 
     def deletions(self, wall_ms: int) -> list[tuple[str, Work]]:
         """Closed work, for each log directory, that removes the files and directories whose time has come.

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from storage.log import Log
+from storage.retention import AT_A_TIME
 from tests.support.logs import (
     NOW_MS,
     SMALL,
@@ -123,3 +124,15 @@ def test_a_closed_log_is_left_alone_until_something_may_expire(make: MakeLog) ->
     assert log.is_retention_due(NOW_MS + 1101)
     log.update_config(replace(SMALL, retention_ms=10))
     assert log.is_retention_due(NOW_MS)
+
+
+def test_of_many_segments_some_go_at_a_time(make: MakeLog) -> None:
+    """retention.py rule 4; who asks is told that there may be more."""
+    log = make(config=replace(SMALL, segment_bytes=400))
+    fill(log, AT_A_TIME + 2)
+    log.high_watermark = AT_A_TIME + 2
+    log.update_config(replace(log.config, retention_ms=0))
+    assert log.retain(NOW_MS + 1)
+    assert [offset for offset, _ in values_of(log)] == [AT_A_TIME, AT_A_TIME + 1]
+    assert not log.retain(NOW_MS + 1)
+    assert values_of(log) == []

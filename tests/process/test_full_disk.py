@@ -9,7 +9,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import confluent_kafka
@@ -67,7 +67,7 @@ def test_a_full_disk_is_a_delay(small_disk: Path) -> None:
     try:
         run.prepare()
         writers = run.memory.ledgers["plain", 0].acknowledged
-        until(lambda: len(writers) > 300, "records are written")
+        until(lambda: len(writers) > 100, "records are written")
         filler = fill(small_disk)
         until(lambda: "is full: appends are refused until there is room" in broker.log(), "it is felt")
         run.clients[0].over.wait(SECONDS)
@@ -77,7 +77,7 @@ def test_a_full_disk_is_a_delay(small_disk: Path) -> None:
         filler.unlink()
         until(lambda: "has room again" in broker.log(), "it is felt")
         before = len(writers)
-        until(lambda: len(writers) > before + 500, "records are written")
+        until(lambda: len(writers) > before + 100, "records are written")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("afterwards", 1)])["afterwards"].result(20)
         run.end(with_kafka=False)
@@ -90,6 +90,47 @@ def test_a_full_disk_is_a_delay(small_disk: Path) -> None:
         for client in run.clients:
             client.over.set()
         broker.close()
+
+
+def test_what_others_are_told_meanwhile(small_disk: Path) -> None:
+    """Commits and changes of topics time out, records can be deleted, and all of it is done when there is room."""
+    with Broker(small_disk / "data", settings={"offsets.commit.timeout.ms": 500}) as broker:
+        bootstrap = broker.bootstrap
+        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for _ in range(10):
+            producer.produce("t", b"x" * 1000)
+        assert producer.flush(20) == 0
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
+        place = confluent_kafka.TopicPartition("t", 0, 3)
+        consumer.commit(offsets=[place], asynchronous=False)
+        filler = fill(small_disk)
+        place.offset = 4
+        said: list[str] = []
+        while "is full" not in broker.log():
+            said.append(told(lambda: consumer.commit(offsets=[place], asynchronous=False)))
+        said.append(told(lambda: consumer.commit(offsets=[place], asynchronous=False)))
+        created = told(admin.create_topics([NewTopic("new", 1)], operation_timeout=1, request_timeout=5)["new"].result)
+        assert said[-1] == "COORDINATOR_NOT_AVAILABLE"
+        assert created in {"REQUEST_TIMED_OUT", "_TIMED_OUT"}
+        other = AdminClient({"bootstrap.servers": bootstrap})
+        (deleted,) = other.delete_records([confluent_kafka.TopicPartition("t", 0, 5)]).values()
+        assert deleted.result(20).low_watermark == 5
+        filler.unlink()
+        until(lambda: "has room again" in broker.log(), "it is felt")
+        consumer.commit(offsets=[place], asynchronous=False)
+        assert consumer.committed([place], timeout=10)[0].offset == 4
+        until(lambda: "new" in admin.list_topics(timeout=10).topics, "the topic is made")
+        consumer.close()
+
+
+def told(ask: Callable[[], object]) -> str:
+    """The error's name, or ""."""
+    try:
+        ask()
+    except confluent_kafka.KafkaException as error:
+        return str(error.args[0].name())
+    return ""
 
 
 def read_some(bootstrap: str) -> list[tuple[str, int]]:

@@ -201,8 +201,13 @@ class _DecoderSource(Source):
                             self.line(f"refuse('tag {field.tag} does not belong to version {self.version}')")
                             continue
                         self.line("end = p + s")
-                        self._value(field.wire, f"m.{field.name}", field.is_nullable_in(self.version), 1)
-                        self._end_run()
+                        has_mark = field.says_whether_null
+                        if has_mark:
+                            self._length("b")
+                        with self.block("if n != 0:") if has_mark else nullcontext():
+                            is_nullable = not has_mark and field.is_nullable_in(self.version)
+                            self._value(field.wire, f"m.{field.name}", is_nullable, 1)
+                            self._end_run()
                         self.line("if p != end: refuse('a tagged field does not fill its size')")
                         self.line("continue")
                 self.line("p = keep(m, b, p, t, s)")

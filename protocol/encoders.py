@@ -12,6 +12,7 @@ NOT HERE Handing encoders out (`codec.py`).
 from __future__ import annotations
 
 import struct
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
 
@@ -128,7 +129,10 @@ class _EncoderSource(Source):
     def _tagged_section(self, cls: type[Message], source: str, fields: list[Field]) -> None:
         """Mostly a zero in the run before it."""
         claims = [f"{source}.unknown_tagged_fields is None"]
-        claims += [f"not ({_differs(field, f'{source}.{field.name}')})" for field in fields]
+        claims += [
+            "False" if field.says_whether_null else f"not ({_differs(field, f'{source}.{field.name}')})"
+            for field in fields
+        ]
         writer = self._tagged_writer(cls, fields) if fields else "write_unknown"
         run = self._run
         with self.block(f"if {' and '.join(claims)}:"):
@@ -146,15 +150,17 @@ class _EncoderSource(Source):
         with self.function(f"def {name}(section, m):"):
             self.line("values = dict(m.unknown_tagged_fields or {})")
             for field in fields:
-                claim = _differs(field, f"m.{field.name}")
-                is_nullable = field.is_nullable_in(self.version)
-                if field.wire.message is not None and not is_nullable:
+                source = f"m.{field.name}"
+                claim = _differs(field, source)
+                has_mark = field.says_whether_null
+                if field.wire.message is not None:
                     plain = self.constant(field.wire.message, "D", partial(blank, field.wire.message))
-                    claim += f" and m.{field.name} != {plain}"
+                    claim = f"{source} != {plain}" if has_mark else f"{claim} and {source} != {plain}"
                 with self.block(f"if {claim}:"):
-                    self.line("o = bytearray()")
-                    self._value(field.wire, f"m.{field.name}", is_nullable, 1)
-                    self._end_run()
+                    self.line(f"o = bytearray(({source} is not None,))" if has_mark else "o = bytearray()")
+                    with self.block(f"if {source} is not None:") if has_mark else nullcontext():
+                        self._value(field.wire, source, not has_mark and field.is_nullable_in(self.version), 1)
+                        self._end_run()
                     self.line(f"values[{field.tag}] = o")
             self.line("write_tagged(section, values)")
         self._run = outer

@@ -14,7 +14,7 @@ RULES    1. Declaring is cheap: nothing but slots is made at import. Annotations
             Ignorable and refuses any value but the default when not, as Kafka does.
          4. `EMPTY` as default is a fresh list for every instance.
          5. A tagged struct that is None is not written, and one that is not written is None; so it is with a blank
-            one, unless it is marked Nullable.
+            one. One that is marked Nullable says in front whether it is null (0) or not (1), and null is written.
 NOT HERE Bytes (`codec.py`).
 """
 
@@ -83,7 +83,7 @@ class Until:
 class Nullable:
     """The first version in which an optional field may be null; without it, every version that has the field.
 
-    On a tagged struct: it is written with a mark in front that says whether it is null.
+    On a tagged struct: null is written too (rule 5).
     """
 
     def __init__(self, since: int) -> None:
@@ -224,10 +224,15 @@ class Field:
         """Does this version carry the field?"""
         return self.since <= version <= self.until
 
+    @property
+    def says_whether_null(self) -> bool:
+        """Is it a tagged struct that is marked Nullable (rule 5)?"""
+        return self.has_null_mark and self.tag is not None and self.wire.kind == "struct"
+
     def is_nullable_in(self, version: int) -> bool:
         """May the field be written as null in this version? (A tagged struct is left out instead.)"""
-        if self.tag is not None and self.wire.kind == "struct" and not self.has_null_mark:
-            return False
+        if self.tag is not None and self.wire.kind == "struct":
+            return self.says_whether_null
         return self.wire.is_nullable and version >= self.nullable_since
 
 

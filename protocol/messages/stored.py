@@ -517,7 +517,7 @@ class CurrentAssignmentTopicPartitions(Message):
 
     topic_id: Uuid
     partitions: list[Int32]
-    assignment_epochs: Annotated[list[Int32] | None, Tag(0)] = None
+    assignment_epochs: Annotated[list[Int32] | None, Tag(0)] = EMPTY
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, api_key=8, versions=(0, 0), flexible=0):

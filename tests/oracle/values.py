@@ -23,7 +23,7 @@ from protocol.messages import (
     users,
 )
 from protocol.messages.headers import RequestHeader, ResponseHeader
-from protocol.schema import Field, Message, Wire, fields_of
+from protocol.schema import Field, Message, Wire, blank, fields_of
 
 _BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
 _LENGTHS = (0, 1, 126, 127, 128, 255, 256, 16_382, 16_383, 32_767)  # where the length takes another byte
@@ -110,9 +110,9 @@ def _field(field: Field, version: int, flexible: bool, limits: Limits) -> Search
     values = _named(field, limits) or _values(field.wire, version, flexible, limits)
     if field.tag is not None and field.wire.kind != "struct":
         values = st.one_of(st.just([] if field.default == () else field.default), values)
-    if field.tag is not None and field.wire.kind == "struct" and not field.has_null_mark:
+    if field.tag is not None and field.wire.kind == "struct":
         assert field.wire.message is not None
-        plain = field.wire.message()  # is not written, so it would come back as None
+        plain = blank(field.wire.message)  # is not written, so it would come back as None
         values = st.one_of(st.none(), values.filter(lambda value: value != plain))
     elif field.is_nullable_in(version):
         values = st.one_of(st.none(), values)

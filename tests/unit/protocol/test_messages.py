@@ -130,11 +130,11 @@ def assert_default(cls: type[Message], field: Field, schema: dict[str, Any]) -> 
     if not field.has_default or field.wire.kind == "struct":
         assert "default" not in schema or field.default is None, f"{cls.__name__}.{field.name} needs its default"
         return
-    text = str(schema.get("default", ""))
+    text = "" if schema.get("default") is None else str(schema["default"])  # JSON's own null is no default to Kafka
     expected: Any = OWN_DEFAULTS.get((cls.__name__, field.name), text)
     if field.name == "error_message":  # no sentence is no sentence, in every answer
         text = "null"
-    if text in {"null", "None"}:  # the word, or JSON's own null
+    if text == "null":
         expected = None
     elif text and field.wire.code == "?":
         expected = text == "true"

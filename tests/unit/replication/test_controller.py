@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +22,13 @@ from protocol.messages.admin import (
     DeleteTopicState,
     IncrementalAlterConfigsRequest,
 )
+from protocol.messages.cluster import UnregisterBrokerRequest
 from protocol.messages.quorum import AllocateProducerIdsRequest
+from protocol.messages.users import (
+    AlterClientQuotasRequest,
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
 from protocol.primitives import uuid_from_text
 from protocol.schema import Message
 from replication.controller.brokers import Registration, register
@@ -29,7 +37,7 @@ from replication.metadata_records import read_batches
 from replication.turns import STEPS_A_TURN
 from storage.disk import StorageError
 from tests.support.admin_cases import CASES, normalised, topic
-from tests.support.cluster_cases import CLUSTER_CASES
+from tests.support.cluster_cases import CLUSTER_CASES, altered
 from tests.support.controller_world import WALL_MS, ControllerWorld, partition_changes
 from tests.support.settings_cases import (
     APPEND,
@@ -513,3 +521,50 @@ def test_a_directory_of_another_broker_is_refused(world: ControllerWorld) -> Non
 def test_the_cluster_s_default_settings_reach_every_broker(world: ControllerWorld) -> None:
     """min.insync.replicas becomes a setting of the cluster when it begins, as eligible leaders need it."""
     assert world.image.configs[ResourceType.BROKER, ""] == {"min.insync.replicas": "1"}
+
+
+# ---- users and brokers -----------------------------------------------------------------------------------
+
+
+def test_a_password_is_kept_as_rfc_5802_says(world: ControllerWorld) -> None:
+    """The example of RFC 7677: user "user", password "pencil"."""
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", salt, 4096)
+    wanted = ScramCredentialUpsertion(name="user", mechanism=1, iterations=4096, salt=salt, salted_password=salted)
+    world.ask(AlterUserScramCredentialsRequest(deletions=[], upsertions=[wanted]))
+    record = world.records()[-1]
+    assert isinstance(record, stored.UserScramCredentialRecord)
+    assert base64.b64encode(record.stored_key) == b"WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY="
+    assert base64.b64encode(record.server_key) == b"wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="
+    assert record.salt == salt
+
+
+def test_a_quota_that_is_so_already_is_not_written_again(world: ControllerWorld) -> None:
+    """Nor is one taken back that was never given; the parts of an entity stand in one order."""
+    rate = "producer_byte_rate"
+    entity: dict[str, str | None] = {"user": "a", "client-id": None}
+
+    def ask(*changes: tuple[str, float | None]) -> list[Message]:
+        end = len(world.records())
+        entry = altered(entity, *changes)
+        world.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False))
+        return world.records()[end:]
+
+    parts = [
+        stored.EntityData(entity_type="client-id", entity_name=None),
+        stored.EntityData(entity_type="user", entity_name="a"),
+    ]
+    assert ask((rate, 5.0)) == [stored.ClientQuotaRecord(entity=parts, key=rate, value=5.0, remove=False)]
+    assert ask((rate, 5.0), ("request_percentage", None)) == []
+    assert ask((rate, None)) == [stored.ClientQuotaRecord(entity=parts, key=rate, value=0.0, remove=True)]
+    assert world.image.kept == {}
+
+
+def test_a_node_does_not_give_up_its_own_broker(world: ControllerWorld) -> None:
+    """Kafka does, and its broker registers again; ours is of one process with its controller."""
+    answer = world.ask(UnregisterBrokerRequest(broker_id=1))
+    assert (answer.error_code, answer.error_message) == (
+        ErrorCode.INVALID_REQUEST,
+        "Broker 1 is this node's own and runs.",
+    )
+    assert 1 in world.image.brokers

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -87,9 +89,9 @@ def doctor(*, directories: tuple[str, ...], repair: bool, read_only: bool, is_js
     """
     if repair and read_only:
         raise click.UsageError("--repair changes files, --read-only does not.")
-    logging.disable(logging.ERROR)  # a rehearsed recovery complains like a real one; the report says what matters
     try:
-        outcome = visit(directories, repair=repair, read_only=read_only, progress=_show_progress)
+        with _silence():
+            outcome = visit(directories, repair=repair, read_only=read_only, progress=_show_progress)
     except NothingToLookAt as error:
         click.echo(f"barnabas: {error}", err=True)
         sys.exit(NOTHING_SEEN)
@@ -97,6 +99,17 @@ def doctor(*, directories: tuple[str, ...], repair: bool, read_only: bool, is_js
     for line in map(json_text, json_objects(outcome)) if is_json else text_lines(outcome):
         out.write(line + "\n")
     sys.exit(outcome.status)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """A rehearsed recovery complains like a real one; the report says what matters."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _show_progress(done: int, of: int) -> None:

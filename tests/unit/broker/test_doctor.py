@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -253,3 +254,9 @@ def test_a_file_that_cannot_be_read_is_a_sentence(data: Path, capsys: pytest.Cap
     (data / "plain-0" / f"{99:020d}.log").mkdir()
     assert main(["doctor", str(data), str(data)]) == 2
     assert "Is a directory" in capsys.readouterr().err
+
+
+def test_others_are_heard_again_when_it_is_done(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a rehearsed recovery complains of is silenced, nothing else."""
+    assert visit(data, capsys)[0] == 0
+    assert logging.getLogger("barnabas.storage").isEnabledFor(logging.ERROR)

@@ -24,14 +24,8 @@ COMPACT = {"cleanup_policy": "compact", "internal_segment_bytes": 600, "min_clea
 
 
 @pytest.fixture(autouse=True)
-def heard(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever another test has done with the daemon's logger."""
-    monkeypatch.setattr(logging.root.manager, "disable", 0)
-    for name in ("barnabas", "barnabas.compaction"):
-        logger = logging.getLogger(name)
-        monkeypatch.setattr(logger, "propagate", True)
-        monkeypatch.setattr(logger, "disabled", False)
-        caplog.set_level(logging.INFO, logger=name)
+def heard(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="barnabas.compaction")
 
 
 class HeldCleaner:

@@ -1,23 +1,13 @@
-"""What the tests of storage share: logs on both engines, and what storage says."""
+"""What the tests of storage share: logs on both engines."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
 
 from storage.log import Log
 from tests.support.logs import Engines, MakeLog, log_at, scattered, segments
-
-
-@pytest.fixture(autouse=True)
-def _heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever another test has done with the daemon's loggers."""
-    monkeypatch.setattr(logging.root.manager, "disable", 0)
-    for name in ("barnabas", "barnabas.storage"):
-        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
-        monkeypatch.setattr(logging.getLogger(name), "disabled", False)
 
 
 @pytest.fixture(params=[segments, scattered], ids=["segments", "scattered"])

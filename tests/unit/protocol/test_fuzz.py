@@ -51,7 +51,9 @@ def test_any_bytes_give_a_message_or_malformed_request() -> None:
 def assert_stable(cls: type[Message], version: int, decode: Callable[..., Any], message: Message) -> None:
     """What was accepted can be written, and is then read as the same message."""
     again = encode(message, version)
-    assert decode(again, 0) == (message, len(again)), f"{cls.__name__} v{version} {message}; {REPLAY}"
+    found, end = decode(again, 0)
+    same = found == message or repr(found) == repr(message)  # NaN is no equal of itself
+    assert (same, end) == (True, len(again)), f"{cls.__name__} v{version} {message}; {REPLAY}"
 
 
 @pytest.mark.parametrize(("cls", "version"), VERSIONS, ids=version_id)

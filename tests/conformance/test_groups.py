@@ -185,7 +185,7 @@ def test_kafkas_formatters_read_our_records(kafka_broker: Any, kafka_topic: str)
         shown = run_tool(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             *("--bootstrap-server", kafka_broker.bootstrap, "--topic", "__consumer_offsets", "--from-beginning"),
-            *("--timeout-ms", 3000, "--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
+            *("--timeout-ms", 8000, "--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
         )
         decoder = json.JSONDecoder()
         text, at = shown.stdout.strip(), 0

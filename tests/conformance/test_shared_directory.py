@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
     AdminClient,
     ConfigResource,
@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are it
 
 from barnabas import Broker
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
+from tests.support.waiting import until
 
 TOPIC = "shared"
 RECORDS = 500
@@ -125,8 +126,17 @@ def _words(told: list[list[str]]) -> list[list[list[str]]]:
 def _committed(bootstrap: str) -> None:
     """Wait until the coordinator has loaded the group."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "visitors"})
-    (found,) = consumer.committed([TopicPartition(TOPIC, 0)], WAIT_S)
-    assert found.offset == RECORDS // 2
+
+    def look() -> TopicPartition | None:
+        try:
+            (found,) = consumer.committed([TopicPartition(TOPIC, 0)], WAIT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_COORDINATOR:
+                raise
+            return None
+        return found
+
+    assert until(look, "a coordinator of the group", WAIT_S).offset == RECORDS // 2
     consumer.close()
 
 

@@ -3,7 +3,7 @@
 RULES    1. Every visit first finds all that the visits before have left, then adds to it; both brokers keep to that.
          2. Offsets are continuous; what was sent is there once, with its time, its key and its headers.
          3. A producer goes on with its id and its sequence numbers under the other broker.
-         4. What we do not serve is there again for Kafka: groups of KIP-848, quotas, passwords, access control
+         4. What we do not serve is there again for Kafka: quotas, passwords, access control
             entries, levels of features. Our own snapshots of the metadata hold it too.
          5. Two of the visits end with SIGKILL, one of either broker.
 NOT HERE What compaction keeps (`test_compacted_directories.py`), how directories are formatted
@@ -52,7 +52,14 @@ TO_AND_FRO = 6
 KILLED = (2, 3)
 SMALL_SEGMENTS = {"internal.segment.bytes": "4000"}
 SMALL_BATCHES = {"batch.num.messages": 15}
+QUICK = {
+    "group.consumer.min.session.timeout.ms": 1000,
+    "group.consumer.session.timeout.ms": 2000,
+    "group.consumer.min.heartbeat.interval.ms": 500,
+    "group.consumer.heartbeat.interval.ms": 500,
+}
 OURS = {
+    **QUICK,
     "offsets.topic.num.partitions": 2,
     "group.initial.rebalance.delay.ms": 0,
     "log.cleaner.backoff.ms": 200,
@@ -64,10 +71,7 @@ KAFKAS = {
     "super.users": "User:ANONYMOUS",
     "broker.session.timeout.ms": 2000,
     "broker.heartbeat.interval.ms": 500,
-    "group.consumer.min.session.timeout.ms": 1000,
-    "group.consumer.session.timeout.ms": 2000,
-    "group.consumer.min.heartbeat.interval.ms": 500,
-    "group.consumer.heartbeat.interval.ms": 500,
+    **QUICK,
     "log.cleaner.backoff.ms": 200,
     "metadata.log.max.record.bytes.between.snapshots": 20_000,
 }
@@ -286,7 +290,7 @@ class Transactions:
 
 
 class Groups:
-    """Rules 1 and 4: commits of a classic group, of a KIP-848 group under Kafka, and of one that is each in turn."""
+    """Rule 1: commits of a classic group, of a KIP-848 group, and of one that is each in turn."""
 
     def __init__(self) -> None:
         self._commits = {"classic": -1001, "modern": -1001, "switching": -1001}
@@ -296,12 +300,18 @@ class Groups:
         for group, offset in self._commits.items():
             assert self._committed(visit, group) == offset, group
         self._commit(visit, "classic")
+        if visit.number > 0 and not visit.is_kafka:  # members of both kinds do not live in one group here
+            until(lambda: self._is_empty(visit, "switching"), "the end of sessions", WAIT_S)
         self._commit(visit, "switching", {"group.protocol": "consumer"} if visit.is_kafka else None)
-        if visit.is_kafka:
-            if visit.number > 1:
-                told = visit.admin.describe_consumer_groups(["modern"])["modern"].result(WAIT_S)
-                assert str(told.type) == "ConsumerGroupType.CONSUMER", told.type
-            self._commit(visit, "modern", {"group.protocol": "consumer"})
+        if visit.number > 0:
+            told = visit.admin.describe_consumer_groups(["modern"])["modern"].result(WAIT_S)
+            assert str(told.type) == "ConsumerGroupType.CONSUMER", told.type
+        self._commit(visit, "modern", {"group.protocol": "consumer"})
+
+    @staticmethod
+    def _is_empty(visit: Visit, group: str) -> bool:
+        told = visit.admin.describe_consumer_groups([group])[group].result(WAIT_S)
+        return str(told.state) == "ConsumerGroupState.EMPTY"
 
     def _committed(self, visit: Visit, group: str) -> int:
         consumer = Consumer({**visit.client, "group.id": group})

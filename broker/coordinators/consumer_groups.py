@@ -334,6 +334,7 @@ class ConsumerGroups:
         )
         if request.member_epoch == LEAVING_FOR_A_WHILE:
             _log.info("group %s: static member %s is away", group.group_id, member.member_id)
+            self.revocations.forget(group.group_id, member.member_id)
             away = member._replace(epoch=LEAVING_FOR_A_WHILE, revoking={})
             return CoordinatorDecision([stored.current_record(group.group_id, away)], response)
         _log.info("group %s: %s leaves", group.group_id, member.member_id)

@@ -61,7 +61,7 @@ def alter_credentials(
             found[change.name] = KafkaError(ErrorCode.DUPLICATE_RESOURCE, sentence)
     records = [made for made in found.values() if not isinstance(made, KafkaError)]
     results = [_result(name, made) for name, made in found.items()]
-    return Decision(records, AlterUserScramCredentialsResponse(results=results))
+    return Decision(records, AlterUserScramCredentialsResponse(results=results), is_atomic=False)
 
 
 def _result(name: str, made: Versioned | KafkaError) -> AlteredScramUser:

@@ -87,7 +87,8 @@ def alter_quotas(
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
         results.append(result)
-    return Decision([] if request.validate_only else records, AlterClientQuotasResponse(entries=results))
+    response = AlterClientQuotasResponse(entries=results)
+    return Decision([] if request.validate_only else records, response, is_atomic=False)
 
 
 def _alter(before: Mapping[str, float], entity: Entity, wanted: AlteredQuotas) -> list[Versioned]:

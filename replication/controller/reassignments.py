@@ -61,7 +61,7 @@ def alter_reassignments(
         error_code=ErrorCode.NONE,
         responses=responses,
     )
-    return Decision(records, response)
+    return Decision(records, response, is_atomic=False)
 
 
 def _alter(

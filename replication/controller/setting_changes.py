@@ -56,7 +56,8 @@ def alter_settings(
 ) -> Decision[IncrementalAlterConfigsResponse]:
     """Decide on changes of single settings."""
     found, responses = _decide(image, environment, request.resources)
-    return Decision([] if request.validate_only else found, IncrementalAlterConfigsResponse(responses=responses))
+    response = IncrementalAlterConfigsResponse(responses=responses)
+    return Decision([] if request.validate_only else found, response, is_atomic=False)
 
 
 def replace_settings(
@@ -64,7 +65,8 @@ def replace_settings(
 ) -> Decision[AlterConfigsResponse]:
     """Decide on all settings of resources (rule 3)."""
     found, responses = _decide(image, environment, [_as_changes(image, resource) for resource in request.resources])
-    return Decision([] if request.validate_only else found, AlterConfigsResponse(responses=responses))
+    response = AlterConfigsResponse(responses=responses)
+    return Decision([] if request.validate_only else found, response, is_atomic=False)
 
 
 def _as_changes(image: MetadataImage, wanted: ReplacedConfigsResource) -> AlterConfigsResource:

@@ -7,132 +7,30 @@ RULES    1. Every test runs against this broker and, where Kafka's jars are, aga
 
 from __future__ import annotations
 
-import itertools
 import os
-import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from barnabas.embedded import Broker
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
-from protocol.messages.cluster import (
-    AlterPartitionReassignmentsRequest,
-    DescribeQuorumRequest,
-    ElectedPartitions,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsTopics,
-    QuorumPartition,
-    QuorumTopic,
-    ReassignablePartition,
-    ReassignableTopic,
-    UnregisterBrokerRequest,
-)
 from protocol.messages.metadata import ApiVersionsRequest, DescribeClusterRequest
 from protocol.messages.quorum import BrokerHeartbeatRequest
-from tests.support.batches import batch
-from tests.support.controller_listener import WITH_CONTROLLER, controller_of
-from tests.support.follower import Client, Follower, Seen, features
-from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.follower import Client, Seen, features
+from tests.support.follower_world import BOTH, Cluster, World, records, running
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 E = ErrorCode
-SETTINGS: dict[str, object] = {
-    "replica.lag.time.max.ms": 2000,
-    "broker.session.timeout.ms": 4000,
-    "broker.heartbeat.interval.ms": 500,
-}
-_ids = itertools.count(2)
 
 
-class Cluster(NamedTuple):
-    """Where broker 1 is reached."""
-
-    bootstrap: str
-    controller: str
-    is_ours: bool
-
-
-@pytest.fixture(scope="module", params=["barnabas", pytest.param("apache-kafka", marks=needs_kafka)])
+@pytest.fixture(scope="module", params=BOTH)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One node with a controller listener."""
-    if request.param == "barnabas":
-        with Broker(settings={**SETTINGS, **WITH_CONTROLLER}) as broker:
-            yield Cluster(broker.bootstrap, controller_of(broker), is_ours=True)
-    else:
-        with ApacheKafka(SETTINGS) as kafka:
-            yield Cluster(kafka.bootstrap, kafka.controller, is_ours=False)
-
-
-class World:
-    """One test's follower, client and topics."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.client = Client(cluster.bootstrap)
-        self.id = next(_ids)
-        self.follower = self.another()
-
-    def another(self) -> Follower:
-        """One more process that calls itself the same broker."""
-        return Follower(self.cluster.bootstrap, self.cluster.controller, self.client.cluster_id(), self.id)
-
-    def join(self) -> World:
-        """Register and become active."""
-        assert self.follower.register().error_code == E.NONE
-        answer = self.follower.live()
-        assert (answer.error_code, answer.is_fenced) == (E.NONE, False)
-        until(lambda: self.id in self.client.brokers(), "clients are told of the follower")
-        return self
-
-    def topic(self, replicas: list[int] | None = None, **settings: object) -> tuple[str, bytes]:
-        """A topic of broker 1 and the follower."""
-        name = f"t-{self.id}-{os.urandom(3).hex()}"
-        topic_id = self.client.create(name, replicas or [1, self.id], **settings)
-        if replicas is None or replicas[0] == 1:
-            until(lambda: self.client.fetch(name, 0)[0] == E.NONE, f"broker 1 serves {name}")
-        return name, topic_id
-
-    def seen(self, topic: tuple[str, bytes]) -> Seen:
-        """What clients are told of its partition."""
-        found = self.client.seen(topic[0])
-        assert found is not None
-        return found
-
-    def fetch_until(self, topic: tuple[str, bytes], offset: int, isr: list[int], **how: Any) -> Seen:
-        """Live and fetch on until the ISR is this one."""
-
-        def look() -> Seen | None:
-            self.follower.live()
-            self.follower.fetch(topic, offset, **how)
-            seen = self.seen(topic)
-            return seen if seen.isr == isr else None
-
-        return until(look, f"the ISR of {topic[0]} is {isr}")
-
-    def live_until(self, topic: tuple[str, bytes], isr: list[int]) -> Seen:
-        """Live, but do not fetch, until the ISR is this one."""
-
-        def look() -> Seen | None:
-            self.follower.live()
-            seen = self.seen(topic)
-            return seen if seen.isr == isr else None
-
-        return until(look, f"the ISR of {topic[0]} is {isr}")
-
-    def produced(self, topic: tuple[str, bytes], acks: int = 1) -> int:
-        """Three records; the error code."""
-        return self.client.produce(topic[0], records(), acks)()
-
-
-def records() -> bytes:
-    """A batch of three."""
-    return bytes(batch(int(time.time() * 1000)))
+    with running(request.param) as made:
+        yield made
 
 
 @pytest.fixture
@@ -531,122 +429,6 @@ def test_who_is_fenced_or_leaving_cannot_be_in_sync(world: World) -> None:
         assert not other.live().is_fenced
         assert other.alter(topic_id, [world.id, other.broker_id], 0, 0).error_code == E.INVALID_REQUEST
         assert alter(topic_id, [world.id, other.broker_id], 0, 0).error_code == E.NONE
-
-
-# ---- what clients ask for --------------------------------------------------------------------------------
-
-
-def reassign(world: World, topic: str, replicas: list[int] | None, *, may_grow: bool = True) -> tuple[int, str | None]:
-    """Ask for other replicas of partition 0, or (None) for an end of what is under way."""
-    wanted = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=replicas)])
-    request = AlterPartitionReassignmentsRequest(topics=[wanted], allow_replication_factor_change=may_grow)
-    (answer,) = world.client.raw.ask(request, 1).responses[0].partitions
-    return answer.error_code, answer.error_message
-
-
-def ongoing(world: World, topic: str) -> list[tuple[list[int], list[int], list[int]]]:
-    """Replicas, those that come, those that go."""
-    asked = ListPartitionReassignmentsTopics(name=topic, partition_indexes=[0, 1])
-    told = world.client.raw.ask(ListPartitionReassignmentsRequest(topics=[asked]), 0)
-    return [(p.replicas, p.adding_replicas, p.removing_replicas) for row in told.topics for p in row.partitions]
-
-
-def test_a_partition_gets_other_replicas(world: World) -> None:
-    """Who comes is added, who goes stays until those are in sync; then it is over, and another leads."""
-    world.join()
-    topic = world.topic([1])
-    name, _ = topic
-    assert reassign(world, name, [1, world.id], may_grow=False) == (
-        E.INVALID_REPLICATION_FACTOR,
-        "The replication factor is changed from 1 to 2",
-    )
-    assert reassign(world, name, [1, world.id]) == (E.NONE, None)
-    until(lambda: ongoing(world, name) == [([1, world.id], [world.id], [])], "a replica comes")
-    assert reassign(world, name, None) == (E.NONE, None)
-    assert reassign(world, name, None) == (E.NO_REASSIGNMENT_IN_PROGRESS, None)
-    until(lambda: ongoing(world, name) == [], "it does not come any more")
-    assert world.seen(topic) == Seen(1, 1, [1], [], [])
-    world.follower.live()
-    assert reassign(world, name, [world.id], may_grow=False) == (E.NONE, None)
-    until(lambda: ongoing(world, name) == [([world.id, 1], [world.id], [1])], "one comes, one goes")
-    assert world.seen(topic) == Seen(1, 1, [1], [], [])
-    assert world.fetch_until(topic, 0, [world.id]) == Seen(world.id, 2, [world.id], [], [])
-    assert ongoing(world, name) == []
-    assert reassign(world, name, [world.id]) == (E.NONE, None)
-    assert world.seen(topic) == Seen(world.id, 2, [world.id], [], [])
-
-
-def elect(world: World, topic: str, kind: int) -> tuple[int, str | None]:
-    """Ask for an election of partition 0."""
-    request = ElectLeadersRequest(election_type=kind, topic_partitions=[ElectedPartitions(topic=topic, partitions=[0])])
-    (answer,) = world.client.raw.ask(request, 2).replica_election_results[0].partition_result
-    return answer.error_code, answer.error_message
-
-
-def test_leaders_are_elected_on_request(world: World) -> None:
-    """The first replica, when it is in sync again; anybody, where there is no leader."""
-    world.join()
-    topic = world.topic([world.id, 1])
-    alone = world.topic([world.id])
-    until(lambda: world.seen(topic).leader == 1, "the follower is fenced, so broker 1 leads")
-    missing = (E.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
-    assert elect(world, topic[0], 0) == missing
-    nobody = (E.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")
-    assert elect(world, alone[0], 1) == nobody
-    world.follower.live()
-    world.fetch_until(topic, 0, [1, world.id])
-    assert elect(world, topic[0], 1)[0] == E.ELECTION_NOT_NEEDED
-    before = world.seen(topic).leader_epoch
-    assert elect(world, topic[0], 0) == (E.NONE, None)
-    until(lambda: world.seen(topic).leader == world.id, "the first replica leads")
-    assert world.seen(topic) == Seen(world.id, before + 1, [1, world.id], [], [])
-
-
-def test_a_broker_is_given_up(world: World) -> None:
-    """It leaves every ISR, and stays among the replicas; its next heartbeat finds that nobody knows it."""
-    world.join()
-    topic = world.topic()
-    alone = world.topic([world.id])
-    world.fetch_until(topic, 0, [1, world.id])
-    assert world.client.raw.ask(UnregisterBrokerRequest(broker_id=world.id), 0).error_code == E.NONE
-    until(lambda: world.id not in world.client.brokers(), "clients are not told of it")
-    assert world.seen(topic) == Seen(1, 0, [1], [], [])
-    assert world.seen(alone) == Seen(-1, 1, [], [world.id], [world.id])
-    again = world.client.raw.ask(UnregisterBrokerRequest(broker_id=world.id), 0)
-    assert (again.error_code, again.error_message) == (
-        E.BROKER_ID_NOT_REGISTERED,
-        f"Broker ID {world.id} is not currently registered",
-    )
-    assert world.follower.live().error_code == E.STALE_BROKER_EPOCH
-    with world.another() as process:
-        assert process.register().error_code == E.NONE
-
-
-def test_the_quorum_is_one_node(cluster: Cluster) -> None:
-    """Its leader, epoch and end, where its controller listens; whoever asks for another log is told that there is none."""
-
-    def ask(version: int, *partitions: int, topic: str = "__cluster_metadata") -> Any:
-        asked = [QuorumPartition(partition_index=index) for index in partitions]
-        request = DescribeQuorumRequest(topics=[QuorumTopic(topic_name=topic, partitions=asked)])
-        return client.ask(request, version)
-
-    host, _, port = cluster.controller.rpartition(":")
-    with RawClient(cluster.bootstrap) as client:
-        for version in (0, 1, 2):
-            told = ask(version, 0)
-            (quorum,) = told.topics[0].partitions
-            (voter,) = quorum.current_voters
-            assert (told.error_code, quorum.error_code, quorum.leader_id, quorum.observers) == (0, 0, 1, [])
-            assert 0 < quorum.high_watermark <= voter.log_end_offset
-            assert quorum.leader_epoch > 0
-            assert (voter.replica_id, voter.replica_directory_id != bytes(16)) == (1, version == 2)
-            assert (voter.last_fetch_timestamp > 0, voter.last_caught_up_timestamp > 0) == (version > 0, version > 0)
-        assert [(node.node_id, [(e.host, e.port) for e in node.listeners]) for node in told.nodes] == [
-            (1, [(host, int(port))])
-        ]
-        for answer in (ask(2, 1), ask(2, 0, 1), ask(2, 0, topic="t1")):
-            assert {p.error_code for p in answer.topics[0].partitions} == {E.UNKNOWN_TOPIC_OR_PARTITION}
-            assert (answer.error_code, answer.nodes) == (0, [])
 
 
 SERVED = {

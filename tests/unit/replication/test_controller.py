@@ -560,6 +560,14 @@ def test_a_quota_that_is_so_already_is_not_written_again(world: ControllerWorld)
     assert world.image.kept == {}
 
 
+def test_more_changes_than_one_batch_takes_are_written_in_several(world: ControllerWorld) -> None:
+    """Who may alter the cluster cannot stop its controller with a large request."""
+    wanted = [resource(BROKER, "", *((f"nobody.knows.{i}", SET, "x" * 32_000) for i in range(300)))]
+    (answer,) = world.ask(alter(*wanted)).responses
+    assert answer.error_code == ErrorCode.NONE
+    assert len(world.image.broker_config(1)) >= 300
+
+
 def test_a_node_does_not_give_up_its_own_broker(world: ControllerWorld) -> None:
     """Kafka does, and its broker registers again; ours is of one process with its controller."""
     answer = world.ask(UnregisterBrokerRequest(broker_id=1))

@@ -1,0 +1,158 @@
+"""What clients ask a cluster of two brokers for: other replicas, other leaders, a broker given up; the same of Apache Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    DescribeQuorumRequest,
+    ElectedPartitions,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+    QuorumPartition,
+    QuorumTopic,
+    ReassignablePartition,
+    ReassignableTopic,
+    UnregisterBrokerRequest,
+)
+from tests.support.follower import Seen
+from tests.support.follower_world import BOTH, Cluster, World, running
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+E = ErrorCode
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One node with a controller listener."""
+    with running(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def world(cluster: Cluster) -> Iterator[World]:
+    """A follower that has not registered."""
+    made = World(cluster)
+    with made.follower:
+        yield made
+    made.client.raw.close()
+
+
+def reassign(world: World, topic: str, replicas: list[int] | None, *, may_grow: bool = True) -> tuple[int, str | None]:
+    """Ask for other replicas of partition 0, or (None) for an end of what is under way."""
+    wanted = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=replicas)])
+    request = AlterPartitionReassignmentsRequest(topics=[wanted], allow_replication_factor_change=may_grow)
+    (answer,) = world.client.raw.ask(request, 1).responses[0].partitions
+    return answer.error_code, answer.error_message
+
+
+def ongoing(world: World, topic: str) -> list[tuple[list[int], list[int], list[int]]]:
+    """Replicas, those that come, those that go."""
+    asked = ListPartitionReassignmentsTopics(name=topic, partition_indexes=[0, 1])
+    told = world.client.raw.ask(ListPartitionReassignmentsRequest(topics=[asked]), 0)
+    return [(p.replicas, p.adding_replicas, p.removing_replicas) for row in told.topics for p in row.partitions]
+
+
+def test_a_partition_gets_other_replicas(world: World) -> None:
+    """Who comes is added, who goes stays until those are in sync; then it is over, and another leads."""
+    world.join()
+    topic = world.topic([1])
+    name, _ = topic
+    assert reassign(world, name, [1, world.id], may_grow=False) == (
+        E.INVALID_REPLICATION_FACTOR,
+        "The replication factor is changed from 1 to 2",
+    )
+    assert reassign(world, name, [1, world.id]) == (E.NONE, None)
+    until(lambda: ongoing(world, name) == [([1, world.id], [world.id], [])], "a replica comes")
+    assert reassign(world, name, None) == (E.NONE, None)
+    assert reassign(world, name, None) == (E.NO_REASSIGNMENT_IN_PROGRESS, None)
+    until(lambda: ongoing(world, name) == [], "it does not come any more")
+    assert world.seen(topic) == Seen(1, 1, [1], [], [])
+    world.follower.live()
+    assert reassign(world, name, [world.id], may_grow=False) == (E.NONE, None)
+    until(lambda: ongoing(world, name) == [([world.id, 1], [world.id], [1])], "one comes, one goes")
+    assert world.seen(topic) == Seen(1, 1, [1], [], [])
+    assert world.fetch_until(topic, 0, [world.id]) == Seen(world.id, 2, [world.id], [], [])
+    assert ongoing(world, name) == []
+    assert reassign(world, name, [world.id]) == (E.NONE, None)
+    assert world.seen(topic) == Seen(world.id, 2, [world.id], [], [])
+
+
+def elect(world: World, topic: str, kind: int) -> tuple[int, str | None]:
+    """Ask for an election of partition 0."""
+    request = ElectLeadersRequest(election_type=kind, topic_partitions=[ElectedPartitions(topic=topic, partitions=[0])])
+    (answer,) = world.client.raw.ask(request, 2).replica_election_results[0].partition_result
+    return answer.error_code, answer.error_message
+
+
+def test_leaders_are_elected_on_request(world: World) -> None:
+    """The first replica, when it is in sync again; anybody, where there is no leader."""
+    world.join()
+    topic = world.topic([world.id, 1])
+    alone = world.topic([world.id])
+    until(lambda: world.seen(topic).leader == 1, "the follower is fenced, so broker 1 leads")
+    missing = (E.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
+    assert elect(world, topic[0], 0) == missing
+    nobody = (E.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")
+    assert elect(world, alone[0], 1) == nobody
+    world.follower.live()
+    world.fetch_until(topic, 0, [1, world.id])
+    assert elect(world, topic[0], 1)[0] == E.ELECTION_NOT_NEEDED
+    before = world.seen(topic).leader_epoch
+    assert elect(world, topic[0], 0) == (E.NONE, None)
+    until(lambda: world.seen(topic).leader == world.id, "the first replica leads")
+    assert world.seen(topic) == Seen(world.id, before + 1, [1, world.id], [], [])
+
+
+def test_a_broker_is_given_up(world: World) -> None:
+    """It leaves every ISR, and stays among the replicas; its next heartbeat finds that nobody knows it."""
+    world.join()
+    topic = world.topic()
+    alone = world.topic([world.id])
+    world.fetch_until(topic, 0, [1, world.id])
+    assert world.client.raw.ask(UnregisterBrokerRequest(broker_id=world.id), 0).error_code == E.NONE
+    until(lambda: world.id not in world.client.brokers(), "clients are not told of it")
+    assert world.seen(topic) == Seen(1, 0, [1], [], [])
+    assert world.seen(alone) == Seen(-1, 1, [], [world.id], [world.id])
+    again = world.client.raw.ask(UnregisterBrokerRequest(broker_id=world.id), 0)
+    assert (again.error_code, again.error_message) == (
+        E.BROKER_ID_NOT_REGISTERED,
+        f"Broker ID {world.id} is not currently registered",
+    )
+    assert world.follower.live().error_code == E.STALE_BROKER_EPOCH
+    with world.another() as process:
+        assert process.register().error_code == E.NONE
+
+
+def test_the_quorum_is_one_node(cluster: Cluster) -> None:
+    """Its leader, epoch and end, where its controller listens; whoever asks for another log is told that there is none."""
+
+    def ask(version: int, *partitions: int, topic: str = "__cluster_metadata") -> Any:
+        asked = [QuorumPartition(partition_index=index) for index in partitions]
+        request = DescribeQuorumRequest(topics=[QuorumTopic(topic_name=topic, partitions=asked)])
+        return client.ask(request, version)
+
+    host, _, port = cluster.controller.rpartition(":")
+    with RawClient(cluster.bootstrap) as client:
+        for version in (0, 1, 2):
+            told = ask(version, 0)
+            (quorum,) = told.topics[0].partitions
+            (voter,) = quorum.current_voters
+            assert (told.error_code, quorum.error_code, quorum.leader_id, quorum.observers) == (0, 0, 1, [])
+            assert 0 < quorum.high_watermark <= voter.log_end_offset
+            assert quorum.leader_epoch > 0
+            assert (voter.replica_id, voter.replica_directory_id != bytes(16)) == (1, version == 2)
+            assert (voter.last_fetch_timestamp > 0, voter.last_caught_up_timestamp > 0) == (version > 0, version > 0)
+        assert [(node.node_id, [(e.host, e.port) for e in node.listeners]) for node in told.nodes] == [
+            (1, [(host, int(port))])
+        ]
+        for answer in (ask(2, 1), ask(2, 0, 1), ask(2, 0, topic="t1")):
+            assert {p.error_code for p in answer.topics[0].partitions} == {E.UNKNOWN_TOPIC_OR_PARTITION}
+            assert (answer.error_code, answer.nodes) == (0, [])

@@ -46,7 +46,8 @@ from replication.record_versions import SUPPORTED_FEATURES
 from replication.replica_manager import ReplicaManager
 
 _SERVED_FEATURES = {
-    name: SUPPORTED_FEATURES[name] for name in ("metadata.version", "kraft.version", "group.version", "transaction.version")
+    name: SUPPORTED_FEATURES[name]
+    for name in ("metadata.version", "kraft.version", "group.version", "transaction.version")
 }
 """What clients are told: a feature is named when the APIs behind it are served."""
 

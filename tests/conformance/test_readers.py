@@ -33,6 +33,7 @@ WAIT_S = 40
 COMMITTED = 1
 EARLY_MS = 50
 """How much sooner than asked an answer may come: clocks are counted in ticks, and a proxy sees a little less."""
+NOW_MS = time.time_ns() // 1_000_000  # records of an old time go with the first look for what is a week old
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +117,7 @@ def batch(partition: int, start: int, count: int, size: int = 10, codec: int = C
     """Records that say where they stand."""
     builder = BatchBuilder(compression=codec)
     for number in range(start, start + count):
-        builder.append(1_700_000_000_000, None, value(partition, number, size))
+        builder.append(NOW_MS, None, value(partition, number, size))
     return bytes(builder.build())
 
 

@@ -214,7 +214,7 @@ class GroupReader(Client):
             return
         with self.memory.lock:
             for place in committed or ():
-                if place.error is None:
+                if place.error is None and place.offset >= 0:  # below: nothing was read there, so nothing is committed
                     key = (self.GROUP, place.topic, place.partition)
                     self.memory.committed[key] = max(place.offset, self.memory.committed.get(key, 0))
 

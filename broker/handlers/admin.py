@@ -9,8 +9,9 @@ NOT HERE What the controller decides (`replication/controller`), showing setting
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from broker.handlers.deciding import Decider
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -37,19 +38,12 @@ from replication.image import MetadataImage, ResourceType
 R = TypeVar("R", AlterConfigsResource, ReplacedConfigsResource)
 
 
-class Controller(Protocol):
-    """Who decides on changes of the metadata."""
-
-    def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        """Decide on a request; `reply` gets the response when it is committed."""
-
-
 class AdminHandlers:
     """The handlers of this module and what they need."""
 
     def __init__(
         self,
-        controller: Controller,
+        controller: Decider,
         image: Callable[[], MetadataImage],
         authorizer: Authorizer,
         *,

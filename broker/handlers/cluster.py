@@ -8,9 +8,9 @@ NOT HERE What the controller decides (`replication/controller`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
+from broker.handlers.deciding import Controller
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -48,25 +48,18 @@ _NO_RIGHT = "Cluster authorization failed."
 _NOT_HERE = "This server does not host this topic-partition."
 
 
-class Controller(Protocol):
-    """Who decides."""
-
-    @property
-    def image(self) -> MetadataImage:
-        """The published image."""
+class QuorumController(Controller, Protocol):
+    """A controller that votes."""
 
     @property
     def voter_directory(self) -> bytes:
         """The id of the directory that the metadata log is in."""
 
-    def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        """Decide on a request; `reply` gets the response when it is committed."""
-
 
 class ClusterHandlers:
     """The handlers of this module and what they need."""
 
-    def __init__(self, controller: Controller, authorizer: Authorizer) -> None:
+    def __init__(self, controller: QuorumController, authorizer: Authorizer) -> None:
         self._controller = controller
         self._authorizer = authorizer
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from broker.handlers.deciding import Controller
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from broker.security.operations import NOT_ASKED, authorized_operations
@@ -31,22 +32,14 @@ from protocol.messages.quorum import (
     BrokerState,
 )
 from protocol.schema import Message
-from replication.image import MetadataImage
 
 _log = logging.getLogger("barnabas.controller")
 
 _BROKERS, _CONTROLLERS = 1, 2
 
 
-class Controller(Protocol):
-    """Who decides."""
-
-    @property
-    def image(self) -> MetadataImage:
-        """The published image."""
-
-    def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        """Decide on a request; `reply` gets the response when it is committed."""
+class BrokersController(Controller, Protocol):
+    """A controller that other brokers report to."""
 
     def register_broker(
         self, request: BrokerRegistrationRequest, *, wall_ms: int, reply: Callable[[Any], None]
@@ -62,7 +55,7 @@ class Controller(Protocol):
 class ControllerHandlers:
     """The handlers of this module and what they need."""
 
-    def __init__(self, controller: Controller, authorizer: Authorizer) -> None:
+    def __init__(self, controller: BrokersController, authorizer: Authorizer) -> None:
         self._controller = controller
         self._authorizer = authorizer
 

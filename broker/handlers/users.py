@@ -7,9 +7,7 @@ NOT HERE What the controller decides (`replication/controller/quotas.py`, `crede
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
-
+from broker.handlers.deciding import Controller
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -30,21 +28,9 @@ from protocol.messages.users import (
 from protocol.schema import Message
 from replication.controller.credentials import describe_credentials
 from replication.controller.quotas import describe_quotas
-from replication.image import MetadataImage
 
 _REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _NO_RIGHT = "Cluster authorization failed."
-
-
-class Controller(Protocol):
-    """Who decides."""
-
-    @property
-    def image(self) -> MetadataImage:
-        """The published image."""
-
-    def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        """Decide on a request; `reply` gets the response when it is committed."""
 
 
 class UserHandlers:

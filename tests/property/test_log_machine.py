@@ -31,12 +31,14 @@ from tests.support.logs import (
     SMALL,
     Engines,
     Idempotent,
+    aborted,
     log_at,
     marker,
     produced,
     records_of,
     scattered,
     segments,
+    undecided,
 )
 
 PRODUCERS = 3
@@ -110,30 +112,11 @@ class LogMachine(RuleBasedStateMachine):
 
     def open_transactions(self) -> dict[int, int]:
         """First offset of each producer's open transaction."""
-        found: dict[int, int] = {}
-        for batch in self.all_batches():
-            if batch.producer is not None and batch.producer.transactional:
-                if batch.ends is None:
-                    found.setdefault(batch.producer.producer_id, batch.base_offset)
-                else:
-                    found.pop(batch.producer.producer_id, None)
-        return found
+        return undecided(self.all_batches())
 
     def aborted(self) -> list[tuple[int, int, int]]:
         """Producer, first offset, marker's offset of each aborted transaction."""
-        first: dict[int, int] = {}
-        found = []
-        for batch in self.batches:
-            if batch.producer is None or not batch.producer.transactional:
-                continue
-            who = batch.producer.producer_id
-            if batch.ends is None:
-                first.setdefault(who, batch.base_offset)
-            elif who in first and batch.ends == ControlType.ABORT:
-                found.append((who, first.pop(who), batch.base_offset))
-            else:
-                first.pop(who, None)
-        return found
+        return aborted(self.batches)
 
     def cut(self, end_offset: int) -> None:
         """Keep the whole batches before an offset."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from protocol.records import ControlType
 from storage.log import Log, PreparedAppend
 from storage.log_config import LogConfig
-from tests.support.logs import Idempotent
+from tests.support.logs import Idempotent, aborted, undecided
 
 
 class Written(NamedTuple):
@@ -132,30 +132,11 @@ class Partition:
 
     def open_transactions(self, start: int = 0) -> dict[int, int]:
         """First offset of each producer's open transaction, as far as batches from `start` on tell."""
-        found: dict[int, int] = {}
-        for batch in self.known():
-            if batch.base_offset >= start and batch.producer is not None and batch.producer.transactional:
-                if batch.ends is None:
-                    found.setdefault(batch.producer.producer_id, batch.base_offset)
-                else:
-                    found.pop(batch.producer.producer_id, None)
-        return found
+        return undecided(batch for batch in self.known() if batch.base_offset >= start)
 
     def aborted(self) -> list[tuple[int, int, int]]:
         """Producer, first offset and marker's offset of each aborted transaction."""
-        first: dict[int, int] = {}
-        found = []
-        for batch in self.batches:
-            if batch.producer is None or not batch.producer.transactional:
-                continue
-            who = batch.producer.producer_id
-            if batch.ends is None:
-                first.setdefault(who, batch.base_offset)
-            elif who in first:
-                begun = first.pop(who)
-                if batch.ends == ControlType.ABORT:
-                    found.append((who, begun, batch.base_offset))
-        return found
+        return aborted(self.batches)
 
     def cut(self, end_offset: int) -> None:
         """Keep the whole batches before an offset."""

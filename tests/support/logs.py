@@ -6,9 +6,9 @@ NOT HERE Batches with offsets, for engines (`tests/support/segments.py`); broken
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pytest
 
@@ -164,3 +164,43 @@ def records_of(log: Log, offset: int | None = None, isolation: Isolation = Isola
 def values_of(log: Log, offset: int | None = None, isolation: Isolation = Isolation.LOG_END) -> list[tuple[int, str]]:
     """Offset and value of every record."""
     return [(record.offset, (record.value or b"").decode()) for record in records_of(log, offset, isolation)]
+
+
+class Transactional(Protocol):
+    """A batch of a model, as far as transactions are concerned."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def producer(self) -> Idempotent | None: ...
+    @property
+    def ends(self) -> ControlType | None: ...
+
+
+def undecided(batches: Iterable[Transactional]) -> dict[int, int]:
+    """First offset of each producer's open transaction."""
+    found: dict[int, int] = {}
+    for batch in batches:
+        if batch.producer is not None and batch.producer.transactional:
+            if batch.ends is None:
+                found.setdefault(batch.producer.producer_id, batch.base_offset)
+            else:
+                found.pop(batch.producer.producer_id, None)
+    return found
+
+
+def aborted(batches: Iterable[Transactional]) -> list[tuple[int, int, int]]:
+    """Producer, first offset and marker's offset of each aborted transaction."""
+    first: dict[int, int] = {}
+    found = []
+    for batch in batches:
+        if batch.producer is None or not batch.producer.transactional:
+            continue
+        who = batch.producer.producer_id
+        if batch.ends is None:
+            first.setdefault(who, batch.base_offset)
+        elif who in first:
+            begun = first.pop(who)
+            if batch.ends == ControlType.ABORT:
+                found.append((who, begun, batch.base_offset))
+    return found

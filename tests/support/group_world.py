@@ -51,6 +51,7 @@ from protocol.schema import Message
 from replication.deadlines import Deadlines
 from replication.image import BrokerImage, Changes, Endpoint, MetadataImage, PartitionState, TopicImage
 from storage.blocking import WouldBlock
+from tests.support.waiting import until
 
 NODE = 1
 START_WALL_MS = 1_700_000_000_000
@@ -472,24 +473,32 @@ class SocketWorld:
         from protocol.messages.transactions import DescribeTransactionsRequest, InitProducerIdRequest
 
         keys = [f"any-{number}" for number in range(100)]
-        asked = FindCoordinatorRequest(coordinator_keys=keys)
-        while any(one.error_code for one in self.ask(asked, 4, actor="admin").coordinators):
-            time.sleep(0.1)
-        while any(one.error_code for one in self.ask(DescribeGroupsRequest(groups=keys), 5, actor="admin").groups):
-            time.sleep(0.1)
-        asked = FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=keys)
-        while any(one.error_code for one in self.ask(asked, 4, actor="admin").coordinators):
-            time.sleep(0.1)
-        while {
-            one.error_code
-            for one in self.ask(
-                DescribeTransactionsRequest(transactional_ids=keys), 0, actor="admin"
-            ).transaction_states
-        } != {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}:
-            time.sleep(0.1)
-        begin = InitProducerIdRequest(transactional_id="any", transaction_timeout_ms=1000)
-        while self.ask(begin, 4, actor="admin").error_code:  # there may be no producer ids yet
-            time.sleep(0.1)
+
+        def coordinators(key_type: int) -> bool:
+            asked = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
+            return not any(one.error_code for one in self.ask(asked, 4, actor="admin").coordinators)
+
+        def groups() -> bool:
+            asked = DescribeGroupsRequest(groups=keys)
+            return not any(one.error_code for one in self.ask(asked, 5, actor="admin").groups)
+
+        def transactions() -> bool:
+            told = self.ask(DescribeTransactionsRequest(transactional_ids=keys), 0, actor="admin")
+            codes = {one.error_code for one in told.transaction_states}
+            return codes == {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}
+
+        def producer_ids() -> bool:
+            begin = InitProducerIdRequest(transactional_id="any", transaction_timeout_ms=1000)
+            return not self.ask(begin, 4, actor="admin").error_code
+
+        for look, what in (
+            (lambda: coordinators(GROUP), "coordinators of groups"),
+            (groups, "groups that are loaded"),
+            (lambda: coordinators(TRANSACTION), "coordinators of transactions"),
+            (transactions, "transactions that are loaded"),
+            (producer_ids, "producer ids"),
+        ):
+            until(look, what, within_s=60, every_s=0.1)
 
     def advance(self, ms: int) -> None:
         """Let time pass."""

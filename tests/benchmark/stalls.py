@@ -38,7 +38,7 @@ from tests.benchmark.standing.producers import measure
 from tests.benchmark.standing.results import BROKER, PROGRAM, Phase
 from tests.benchmark.standing.scenes import FULL, QUICK, QUIET, SCENES, Actor, Scale, Scene, Stage, prepare
 from tests.support.kafka import STOCK_JVM, ApacheKafka, why_no_kafka
-from tests.support.slow_directory import SlowDirectory, why_no_slow_directory
+from tests.support.troubled_directory import TroubledDirectory, why_no_troubled_directory
 
 OURS, THEIRS = "Barnabas", "Apache Kafka"
 WARM_UP_S = 3.0
@@ -58,8 +58,8 @@ def stages(root: Path, *, alone: bool) -> Iterator[list[Stage]]:
             quick = home / "quick"
             quick.mkdir(parents=True)
             slow = None
-            if why_no_slow_directory() is None:
-                slow = held.enter_context(SlowDirectory(home / "backing", home / "slow"))
+            if why_no_troubled_directory() is None:
+                slow = held.enter_context(TroubledDirectory(home / "backing", home / "slow"))
             directories = ",".join(map(str, [quick] if slow is None else [quick, slow.path]))
             node: Broker | ApacheKafka
             if name == OURS:
@@ -124,7 +124,7 @@ def options() -> argparse.Namespace:
 def chosen(wanted: argparse.Namespace) -> list[Scene]:
     """The scenes that were asked for and can be played here."""
     scenes = [s for s in SCENES if not wanted.only or any(text.lower() in s.name.lower() for text in wanted.only)]
-    if (reason := why_no_slow_directory()) is not None:
+    if (reason := why_no_troubled_directory()) is not None:
         print(f"Without a slow directory: {reason}")
         scenes = [scene for scene in scenes if not scene.needs_slow_directory]
     return scenes

@@ -2,7 +2,7 @@
 
 RULES    1. A scene prepares before its producers begin, and cleans up behind them.
          2. The quiet topic lies in the quick log directory. The second one is a file system of our own
-            (tests/support/slow_directory.py) which is quick until the scene that wants it slow.
+            (tests/support/troubled_directory.py) which is quick until the scene that wants it slow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.benchmark.standing import disturbances as do
 from tests.benchmark.standing.disturbances import Task
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
-from tests.support.slow_directory import SlowDirectory
+from tests.support.troubled_directory import TroubledDirectory
 
 QUIET: Final = "quiet"
 COLD, SYNCED, BUSY, SLEEPY = "cold", "synced", "busy", "sleepy"
@@ -46,7 +46,7 @@ class Stage(NamedTuple):
     name: str
     bootstrap: str
     quick: Path
-    slow: SlowDirectory | None
+    slow: TroubledDirectory | None
     log: Callable[[], str]
 
 

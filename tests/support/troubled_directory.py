@@ -1,12 +1,15 @@
-"""A directory on a slow disk: a file system of our own, spoken to the kernel over /dev/fuse, that takes its time.
+"""A directory on a disk in trouble: a file system of our own, spoken to the kernel over /dev/fuse, slow or failing on request.
 
 FORMAT   the kernel's FUSE protocol 7.31: requests and answers with headers of 40 and 16 bytes, little-endian here
 RULES    1. Everything is passed through to an ordinary directory. Reads and writes of data, syncs, and changes of names
             and sizes wait first, as long as `slow_down` said; looking names up does not.
          2. What waits does not hold up anything else: latency is simulated, not a rate.
-         3. The file system is a process of its own. It ends, and the mount with it, when its standard input does.
-         4. It needs root and Linux; `why_no_slow_directory` says what is missing.
-NOT HERE Disks that fail (faulty_disk.py). A disk of an unit test that records calls: recording_disk.py.
+         3. What `fail` named is refused with EIO; nothing has happened then. What the kernel keeps in its caches it goes on
+            serving, as with any disk, until `forget_cache`.
+         4. The file system is a process of its own. It ends, and the mount with it, when its standard input does. It is told
+            what to do line by line, and says that it is done.
+         5. It needs root and Linux; `why_no_troubled_directory` says what is missing.
+NOT HERE Disks of unit tests, which fail inside our own process (faulty_disk.py, crashing_disk.py).
 """
 
 from __future__ import annotations
@@ -47,10 +50,20 @@ _IO: Final = struct.Struct("<QQII")
     INIT, OPENDIR, READDIR, RELEASEDIR, FSYNCDIR, ACCESS, CREATE, INTERRUPT, DESTROY, BATCH_FORGET, RENAME2,
 ) = (1, 2, 3, 4, 9, 10, 11, 12, 14, 15, 16, 17, 18, 20, 25, 26, 27, 28, 29, 30, 34, 35, 36, 38, 42, 45)  # fmt: skip
 _SLOW: Final = frozenset({READ, WRITE, FSYNC, FSYNCDIR, CREATE, MKDIR, UNLINK, RMDIR, RENAME, RENAME2, SETATTR})
+_FAILING: Final = {
+    "write": frozenset({WRITE, SETATTR}),
+    "sync": frozenset({FSYNC, FSYNCDIR}),
+    "read": frozenset({READ}),
+    "rename": frozenset({RENAME, RENAME2}),
+    "make": frozenset({CREATE, MKDIR}),
+    "list": frozenset({OPENDIR, READDIR}),
+    "everything": _SLOW | {LOOKUP, GETATTR, OPEN, STATFS, OPENDIR, READDIR},
+}
+_FORGET_INODE: Final = 2  # a message of ours to the kernel
 _WITHOUT_ANSWER: Final = frozenset({FORGET, BATCH_FORGET, INTERRUPT, DESTROY})
 
 
-def why_no_slow_directory() -> str | None:
+def why_no_troubled_directory() -> str | None:
     """Why none can be made here, in a sentence; None when one can."""
     if not sys.platform.startswith("linux") or not os.path.exists(DEVICE):
         return f"there is no {DEVICE}"
@@ -59,8 +72,8 @@ def why_no_slow_directory() -> str | None:
     return None
 
 
-class SlowDirectory:
-    """A mounted directory, quick until it is told to be slow, for as long as the `with` block lasts."""
+class TroubledDirectory:
+    """A mounted directory, quick and sound until it is told otherwise, for as long as the `with` block lasts."""
 
     def __init__(self, backing: Path, mountpoint: Path) -> None:
         self.path = mountpoint
@@ -71,7 +84,7 @@ class SlowDirectory:
         self._backing.mkdir(parents=True, exist_ok=True)
         self.path.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.slow_directory", str(self._backing), str(self.path)],
+            [sys.executable, "-m", "tests.support.troubled_directory", str(self._backing), str(self.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -84,12 +97,28 @@ class SlowDirectory:
 
     def slow_down(self, delay_s: float) -> None:
         """From now on every slow operation waits so long; 0: none waits."""
+        self._tell("delay", delay_s)
+
+    def fail(self, *kinds: str) -> None:
+        """From now on these fail: write, sync, read, rename, make, list, or everything; without any, nothing does."""
+        assert set(kinds) <= set(_FAILING)
+        self._tell("fail", *kinds)
+
+    def forget_cache(self) -> None:
+        """Have the kernel forget what it knows of the files: who reads asks the disk."""
+        self._tell("forget")
+
+    def vanish(self) -> None:
+        """Unmount it, whoever is at its files; what was below the mount is seen."""
+        _unmount(str(self.path))
+
+    def _tell(self, *words: object) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{delay_s}\n")
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
-        self._process.stdout.readline()
+        assert self._process.stdout.readline() == "so be it\n", f"the file system at {self.path} has ended"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -166,12 +195,18 @@ class _Tree:
         """Descriptors that are open on it."""
         return self._nodes[number].handles
 
+    def numbers(self) -> list[int]:
+        """Of all that the kernel has looked up."""
+        with self._lock:
+            return list(self._nodes)
+
 
 class _FileSystem:
     """Answers the kernel."""
 
     def __init__(self, backing: str) -> None:
         self.delay_s = 0.0
+        self.failing: frozenset[int] = frozenset()
         self._tree = _Tree(backing)
         self._answers: dict[int, Callable[[int, memoryview], bytes]] = {
             INIT: self._init, LOOKUP: self._lookup, GETATTR: self._getattr, SETATTR: self._setattr,
@@ -201,7 +236,16 @@ class _FileSystem:
             with contextlib.suppress(FileNotFoundError):  # nobody waits for this answer any more
                 os.write(device, _OUT.pack(_OUT.size + len(body), -code, unique) + body)
 
+    def forget(self, device: int) -> None:
+        """Have the kernel forget the contents of all files."""
+        for number in self._tree.numbers():
+            body = struct.pack("<QqQ", number, 0, 0)
+            with contextlib.suppress(FileNotFoundError):  # it has forgotten the file already
+                os.write(device, _OUT.pack(_OUT.size + len(body), _FORGET_INODE, 0) + body)
+
     def _answer(self, opcode: int, node: int, body: memoryview) -> tuple[int, bytes]:
+        if opcode in self.failing:
+            return errno.EIO, b""
         answer = self._answers.get(opcode)
         if answer is None:
             return errno.ENOSYS, b""
@@ -370,7 +414,7 @@ def _unmount(mountpoint: str) -> None:
 
 
 def main(backing: str, mountpoint: str) -> None:
-    """Mount and serve until standard input ends; each of its lines is a delay in seconds."""
+    """Mount and serve until standard input ends; what its lines say: `TroubledDirectory`."""
     device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
     _mount(device, mountpoint)
     file_system = _FileSystem(os.path.realpath(backing))
@@ -378,9 +422,15 @@ def main(backing: str, mountpoint: str) -> None:
         Thread(target=file_system.serve, args=(device,), daemon=True).start()
     print("mounted", flush=True)
     for line in sys.stdin:
-        file_system.delay_s = float(line)
+        what, *words = line.split()
+        if what == "delay":
+            file_system.delay_s = float(words[0])
+        elif what == "fail":
+            file_system.failing = frozenset().union(*(_FAILING[word] for word in words))
+        else:
+            file_system.forget(device)
         print("so be it", flush=True)
-    file_system.delay_s = 0.0
+    file_system.delay_s, file_system.failing = 0.0, frozenset()
     _unmount(mountpoint)
 
 

@@ -1,0 +1,67 @@
+"""The file system of our own, itself: what the experiments with slow and failing directories stand on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.troubled_directory import TroubledDirectory, why_no_troubled_directory
+
+pytestmark = pytest.mark.skipif(
+    why_no_troubled_directory() is not None, reason=why_no_troubled_directory() or "it can be made"
+)
+
+
+def test_what_is_written_through_the_mount_lies_in_the_backing_directory(tmp_path: Path) -> None:
+    """Rule 1: names, sizes and bytes are the same on both sides, also of files that are open while they are deleted."""
+    with TroubledDirectory(tmp_path / "backing", tmp_path / "mount") as directory:
+        (directory.path / "a").mkdir()
+        (directory.path / "a" / "file").write_bytes(b"x" * 3_000_000)
+        (directory.path / "a" / "file").rename(directory.path / "a" / "other")
+        (directory.path / "a").rename(directory.path / "b")
+        assert os.listdir(directory.path / "b") == ["other"]
+        descriptor = os.open(directory.path / "b" / "other", os.O_RDWR)
+        os.ftruncate(descriptor, 10)
+        os.fsync(descriptor)
+        assert (tmp_path / "backing" / "b" / "other").read_bytes() == b"x" * 10
+        os.unlink(directory.path / "b" / "other")
+        assert os.fstat(descriptor).st_size == 10
+        assert os.pread(descriptor, 20, 0) == b"x" * 10
+        os.close(descriptor)
+    assert not os.listdir(tmp_path / "backing" / "b")
+    assert not os.listdir(tmp_path / "mount")
+
+
+def test_what_is_named_fails_until_it_is_not_named_any_more(tmp_path: Path) -> None:
+    """Rule 3: with EIO, while what lies in the page cache can still be read."""
+    with TroubledDirectory(tmp_path / "backing", tmp_path / "mount") as directory:
+        path = directory.path / "file"
+        path.write_bytes(b"whole")
+        descriptor = os.open(path, os.O_RDWR)
+        acts: dict[str, Callable[[], object]] = {
+            "write": lambda: os.pwrite(descriptor, b"W", 0),
+            "sync": lambda: os.fdatasync(descriptor),
+            "rename": lambda: path.rename(directory.path / "other"),
+            "make": (directory.path / "new").mkdir,
+            "list": lambda: os.listdir(directory.path),
+        }
+        for kind, act in acts.items():
+            directory.fail(kind)
+            with pytest.raises(OSError, match="Input/output error"):
+                act()
+        assert os.pread(descriptor, 9, 0) == b"whole"
+        directory.fail("read")
+        assert os.pread(descriptor, 9, 0) == b"whole"
+        directory.forget_cache()
+        with pytest.raises(OSError, match="Input/output error"):
+            os.pread(descriptor, 9, 0)
+        directory.fail("everything")
+        with pytest.raises(OSError, match="Input/output error"):
+            os.listdir(directory.path)
+        directory.fail()
+        assert os.pread(descriptor, 9, 0) == b"whole"
+        assert os.listdir(directory.path) == ["file"]
+        os.close(descriptor)

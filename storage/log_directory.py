@@ -77,8 +77,13 @@ class LogDirectory:
     def update_checkpoints(
         self,
         instead: Mapping[TopicPartition, Checkpoint] = {},  # nobody changes it
+        *,
+        whenever: bool = False,
     ) -> Work | None:
-        """Closed work that brings the files up to date, with other figures for some; None where they are."""
+        """Closed work that brings the files up to date, with other figures for some; None where they are.
+
+        `whenever`: it is run at any time; else before whatever is done next.
+        """
         now: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
         points, starts, watermarks, first_dirty = now.values()
         for key, log in self.logs.items():
@@ -87,11 +92,11 @@ class LogDirectory:
                 starts[key] = start_offset
             if first_dirty_offset != NEVER_CLEANED:
                 first_dirty[key] = first_dirty_offset
-        return self.checkpoints.update(now)
+        return self.checkpoints.update(now, whenever=whenever)
 
     def checkpoint(self) -> Work | None:
-        """The same, telling while it is under way."""
-        work = self.update_checkpoints()
+        """The same at any time, telling while it is under way."""
+        work = self.update_checkpoints(whenever=True)
         if work is None:
             return None
         self.is_writing = True

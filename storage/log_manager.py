@@ -235,7 +235,7 @@ class LogManager:
             try:
                 is_clean = self._recover_rest(directory)
                 directory.close_all()
-                work = directory.checkpoint()
+                work = directory.update_checkpoints()
                 if work is not None:
                     work()
                 if is_clean:

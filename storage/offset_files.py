@@ -3,6 +3,8 @@
 RULES    1. What was collected later wins: work that comes late writes nothing over what is newer.
          2. One writes at a time; another waits for it. Where there are threads, they bring the lock. Nobody writes here
             while answering a request.
+         3. Work that may be done at any time, or fail, says nothing of what a file holds until it is done. So what has to
+            be on disk before something else is written again, even where such work is to write the same.
 NOT HERE What the files hold (log_manager.py), their format (checkpoints.py).
 """
 
@@ -23,7 +25,7 @@ Offsets = dict[TopicPartition, int]
 class OffsetFiles:
     """The checkpoint files of one log directory."""
 
-    __slots__ = ("_collected", "_directory", "_disk", "_newest", "_one_at_a_time", "known")
+    __slots__ = ("_collected", "_directory", "_disk", "_newest", "_one_at_a_time", "_until_written", "known")
 
     def __init__(self, disk: Disk, directory: str, one_at_a_time: OneAtATime) -> None:
         self._disk = disk
@@ -33,23 +35,39 @@ class OffsetFiles:
         self._newest: dict[str, int] = {}  # by file: when that was collected which it holds
         self.known: dict[str, Offsets] = {}
         """What each file holds when all work is done."""
+        self._until_written: dict[str, Offsets] = {}  # what files may hold until work of rule 3 is done
 
     def may_speak_of(self, partition: TopicPartition) -> bool:
         """Whether a file holds a figure of this partition, or nobody knows what it holds."""
-        return not self.known or any(offsets.get(partition, 0) > 0 for offsets in self.known.values())
+        contents = [*self.known.values(), *self._until_written.copy().values()]
+        return not self.known or any(offsets.get(partition, 0) > 0 for offsets in contents)
 
-    def update(self, offsets: Mapping[str, Offsets]) -> Work | None:
-        """Closed work that writes those files that are to hold something else; None where none is."""
-        changed = {name: entries for name, entries in offsets.items() if entries != self.known.get(name)}
+    def update(self, offsets: Mapping[str, Offsets], *, whenever: bool = False) -> Work | None:
+        """Closed work that writes those files that are to hold something else; None where none is.
+
+        `whenever`: nothing waits for it (rule 3).
+        """
+        changed = {
+            name: entries
+            for name, entries in offsets.items()
+            if entries != self.known.get(name) or (name in self._until_written and not whenever)
+        }
         if not changed:
             return None
+        for name in changed:
+            if whenever:
+                self._until_written.setdefault(name, self.known.get(name, {}))
+            else:
+                self._until_written.pop(name, None)
         self.known.update(changed)
         self._collected += 1
-        return partial(self._write, self._collected, changed)
+        return partial(self._write, self._collected, changed, whenever=whenever)
 
-    def _write(self, collected: int, changed: Mapping[str, Offsets]) -> None:
+    def _write(self, collected: int, changed: Mapping[str, Offsets], *, whenever: bool) -> None:
         with self._one_at_a_time:
             for name, entries in changed.items():
                 if self._newest.get(name, 0) < collected:
                     write_offsets(self._disk, f"{self._directory}/{name}", entries)
                     self._newest[name] = collected
+                if whenever:
+                    self._until_written.pop(name, None)

@@ -309,6 +309,30 @@ def test_a_checkpoint_that_comes_late_writes_nothing_older() -> None:
     assert files.update({"one": {("t", 0): 3}}) is None
 
 
+def about_to_lower(machine: Machine) -> Log:
+    """A log whose recovery point is 2 on disk, and which a thread is to lower to 0: its indexes are not synced."""
+    log = filled(machine, 3, config=LogConfig())
+    assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 2\n"
+    log.roll(NOW_MS)
+    assert machine.manager.checkpoint()
+    return log
+
+
+def test_checkpoints_that_a_thread_is_to_lower_are_lowered_before_a_name_is_used_again() -> None:
+    """Else the topic that is made anew is vouched for by the recovery point of the one before."""
+    machine = Machine()
+    machine.manager.delete(about_to_lower(machine))
+    machine.log(OTHER_ID)
+    assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 0\n"
+
+
+def test_checkpoints_that_a_thread_is_to_lower_are_lowered_before_a_truncation() -> None:
+    """Else what is appended in the place of what was cut is vouched for."""
+    machine = Machine()
+    machine.manager.truncate(about_to_lower(machine), 1)
+    assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 0\n"
+
+
 def test_what_is_trimmed_before_it_was_synced_takes_nothing_with_it() -> None:
     """Its names may come back, without its bytes: a hole, behind which everything would be dropped."""
     machine = Machine()

@@ -67,10 +67,10 @@ def open_parts(
     if epochs.is_lost:
         _find_epochs(engine, epochs)
     if engine.end_offset < log_start_offset:
+        snapshots.clear()  # before the engine makes it durable
         engine.reset(log_start_offset)
         epochs.clear()
         producers.clear()
-        snapshots.clear()
     end_offset = engine.end_offset
     log_start_offset = max(log_start_offset, engine.start_offset)
     epochs.truncate(end_offset)

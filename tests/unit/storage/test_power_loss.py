@@ -39,6 +39,15 @@ class Misfortune(Random):
         return (start if stop is None else stop) - 1
 
 
+class OldNames(Misfortune):
+    """Bytes survive, names only where they were synced."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """Keep all of the bytes."""
+        del start, stop, step
+        return 0
+
+
 class Machine:
     """A file system and the process on it."""
 
@@ -57,9 +66,9 @@ class Machine:
         self.manager.load()
         return self.manager
 
-    def lose_power(self) -> LogManager:
+    def lose_power(self, dice: Random | None = None) -> LogManager:
         """What was not synced is gone; a new process."""
-        self.files.lose_power(Misfortune())
+        self.files.lose_power(dice or Misfortune())
         return self.start()
 
     def log(self, topic_id: bytes = TOPIC_ID, config: LogConfig = SMALL) -> Log:
@@ -152,6 +161,24 @@ def test_what_a_recovery_drops_does_not_come_back() -> None:
     assert log.log_end_offset == 2
     machine.lose_power()
     assert "00000000000000000004.log" not in machine.disk.listdir("/a/t-0")
+
+
+def test_producers_of_a_log_that_a_recovery_begins_anew_do_not_come_back() -> None:
+    """All of it was deleted, and the rest was lost: the snapshots go before it is durable that nothing is left."""
+    machine = Machine()
+    log = machine.log()
+    for number in range(7):
+        append(log, BIG, producer=Idempotent(7, 0, number))
+    flush(log)
+    log.high_watermark = 7
+    log.trim(7, NOW_MS)
+    machine.checkpoint()
+    machine.files.file("/a/t-0/00000000000000000006.log").truncate(0)
+    machine.files.sync_all()
+    machine.start()
+    assert (machine.log().log_start_offset, machine.log().producers.producers) == (7, {})
+    machine.lose_power(OldNames())
+    assert (machine.log().log_start_offset, machine.log().producers.producers) == (7, {})
 
 
 def test_a_clean_stop_makes_indexes_durable_too() -> None:

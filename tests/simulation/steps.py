@@ -449,8 +449,8 @@ class Steps:
             history.disk.fuse = self._dice.randrange(12)
         partition.places.add(copy.directory)
         partition.may_be_flushed, partition.may_start = partition.end, copy_start
+        partition.log = copy  # before its directory can be found to have failed
         history.manager.replace(log, copy)
-        partition.log = copy
         partition.start_at(max(copy_start, partition.start))
         history.lanes.run_changes(copy.directory)
         if partition.log is copy:

@@ -42,14 +42,7 @@ from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, Create
 from replication.controller.controller import Controller
 from replication.image import MetadataImage
 from replication.purgatory import Purgatory
-from replication.record_versions import SUPPORTED_FEATURES
 from replication.replica_manager import ReplicaManager
-
-_SERVED_FEATURES = {
-    name: SUPPORTED_FEATURES[name]
-    for name in ("metadata.version", "kraft.version", "group.version", "transaction.version")
-}
-"""What clients are told: a feature is named when the APIs behind it are served."""
 
 _MINUTE_MS = 60_000
 
@@ -93,7 +86,7 @@ def client_apis(
     transacting = TransactionHandlers(transactions, groups, image, ids.take, authorizer, offsets_partitions)
     producing = ProduceHandler(replicas, purgatory.deadlines, admission, authorizer)
     fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
-    return ApiVersionsHandler(image, _SERVED_FEATURES).table_of(
+    return ApiVersionsHandler(controller).table_of(
         [
             *produce.routes(producing, produce_shortcut.shortcuts(producing)),
             *fetch.routes(fetching, fetch_shortcut.shortcuts(fetching)),
@@ -119,7 +112,7 @@ def client_apis(
 
 def controller_apis(config: BrokerConfig, controller: Controller, authorizer: Authorizer) -> Router:
     """The table of a listener that the cluster's other nodes connect to."""
-    return ApiVersionsHandler(lambda: controller.image, _SERVED_FEATURES).table_of(
+    return ApiVersionsHandler(controller).table_of(
         [
             *ControllerHandlers(controller, authorizer).routes(),
             *ClusterHandlers(controller, authorizer).routes(),

@@ -340,6 +340,7 @@ class Server:
             default_replication_factor=config.number("default.replication.factor"),
             new_id=lambda: new_uuid(secrets.token_bytes),
             random_below=random.Random().randrange,  # noqa: S311  # no secret, and no system call for each partition
+            kraft_version=self._metadata_log.kraft_version,
         )
 
     def _lead(self, identity: Identity) -> None:

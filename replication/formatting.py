@@ -46,7 +46,7 @@ FINALIZED_FEATURES: tuple[tuple[str, int], ...] = (
     ("transaction.version", 2),
 )
 """What Apache Kafka 4.3.1 finalizes in a new cluster; metadata.version comes first in every log."""
-KRAFT_VERSION = 1
+_KRAFT_LEVEL = 1
 
 _LEFT_BY_FORMATTING = {BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, ".lock", "lost+found"}
 
@@ -259,7 +259,7 @@ def _voter(node_id: int, directory_id: bytes, controller: ControllerEndpoint) ->
         voter_id=node_id,
         voter_directory_id=directory_id,
         endpoints=[stored.Endpoint(name=controller.listener, host=controller.host, port=controller.port)],
-        kraft_version_feature=stored.KRaftVersionFeature(min_supported_version=0, max_supported_version=KRAFT_VERSION),
+        kraft_version_feature=stored.KRaftVersionFeature(min_supported_version=0, max_supported_version=_KRAFT_LEVEL),
     )
 
 
@@ -289,7 +289,7 @@ def voter_records(
 ) -> list[tuple[ControlType, stored.KRaftVersionRecord | stored.VotersRecord]]:
     """The control records that make one voter the quorum."""
     return [
-        (ControlType.KRAFT_VERSION, stored.KRaftVersionRecord(kraft_version=KRAFT_VERSION)),
+        (ControlType.KRAFT_VERSION, stored.KRaftVersionRecord(kraft_version=_KRAFT_LEVEL)),
         (ControlType.KRAFT_VOTERS, stored.VotersRecord(voters=[voter])),
     ]
 

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, Self
 from protocol.messages import stored
 from protocol.schema import Message
 from replication.kept_records import Key, key_of
-from replication.record_versions import METADATA_VERSION
+from replication.record_versions import ELIGIBLE_LEADERS, METADATA_VERSION
 
-ELIGIBLE_LEADERS = "eligible.leader.replicas.version"
 UNASSIGNED_DIRECTORY = (1).to_bytes(16, "big")
 """The id that stands for a directory which its broker has not named yet."""
 NO_LEADER = -1

@@ -108,6 +108,11 @@ class MetadataLog:
         """Gives others their turns while many records are encoded."""
 
     @property
+    def kraft_version(self) -> int:
+        """1: the voters stand in the log; 0: they are a setting."""
+        return 0 if self.voter is None else 1
+
+    @property
     def next_offset(self) -> int:
         """The offset of the next record."""
         return self._next_offset

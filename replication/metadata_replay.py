@@ -32,12 +32,11 @@ from replication.metadata_records import (
     read_batch,
     read_snapshot,
 )
-from replication.record_versions import METADATA_VERSION, unknown_level
+from replication.record_versions import KRAFT_VERSION, METADATA_VERSION, unknown_level
 from replication.snapshot_files import SnapshotFiles
 from storage.disk import Disk
 from storage.inspection.batches import FoundBatch, walk
 
-_KRAFT_VERSION = "kraft.version"
 _SEGMENT = re.compile(r"[0-9]{20}\.log")
 
 
@@ -215,7 +214,7 @@ class _Replay:
             self._voters = [voter.voter_id for voter in message.voters]
             self._last = (*self._last[:2], message.leader_id)
         elif isinstance(message, stored.KRaftVersionRecord):
-            _check_level(_KRAFT_VERSION, message.kraft_version, "The metadata quorum")
+            _check_level(KRAFT_VERSION, message.kraft_version, "The metadata quorum")
 
     def _take_record(self, message: Message) -> None:
         records = self._records

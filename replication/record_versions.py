@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 METADATA_VERSION = "metadata.version"
+KRAFT_VERSION = "kraft.version"
+"""Of the quorum; it stands in control records, and says whether the voters do, too (1) or are a setting (0)."""
+ELIGIBLE_LEADERS = "eligible.leader.replicas.version"
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
     "group.version": (0, 1),
     "transaction.version": (0, 2),
-    "kraft.version": (0, 1),
+    KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (7, 30),
     "share.version": (0, 1),
     "streams.version": (0, 1),
-    "eligible.leader.replicas.version": (0, 1),
+    ELIGIBLE_LEADERS: (0, 1),
 }
 """What Apache Kafka 4.3.1 registers, for its nodes must be able to take part in a cluster that we began. The lowest
 metadata.version is 3.3-IV3, the highest 4.3-IV0."""
@@ -43,11 +46,23 @@ WITH_DIRECTORIES = 17
 _WITH_ELIGIBLE_LEADERS = 23
 WITH_CORDONS = 30
 """From here on log directories can be cordoned off."""
+_CHANGING_LEVELS = (8, 11, 13, 14, 15, 17, 23, 30, 31, 32, 33)
+"""The levels of metadata.version that brought new records or new versions of some."""
 
 
 def features_for(finalized: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """What this node says that it supports in a cluster: the usual, and what is in force there."""
     return {name: (low, max(high, finalized.get(name, 0))) for name, (low, high) in SUPPORTED_FEATURES.items()}
+
+
+def changes_records(older: int, newer: int) -> bool:
+    """Whether a log at the newer metadata.version may hold what nodes at the older one cannot read."""
+    return any(older < level <= newer for level in _CHANGING_LEVELS)
+
+
+def needed_metadata_version(name: str, level: int) -> int:
+    """The lowest metadata.version with which a feature can have a level."""
+    return _WITH_ELIGIBLE_LEADERS if name == ELIGIBLE_LEADERS and level else 0
 
 
 def registration_version(level: int) -> int:

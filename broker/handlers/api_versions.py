@@ -1,15 +1,18 @@
 """ApiVersions: the table of the listener that is asked, and the features of the cluster.
 
 RULES    1. What has no row is not named; every listener has a table of its own.
-         2. A version that is not known is answered in the oldest layout with this row and UNSUPPORTED_VERSION.
+         2. Features are levels of the cluster's metadata, and shown like those: that share.version is 1 does not say that share
+            groups are served. Their API keys would.
+         3. A version that is not known is answered in the oldest layout with this row and UNSUPPORTED_VERSION.
 NOT HERE Which layout an unknown version gets (`dispatch.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from typing import Protocol
 
+from broker.handlers.deciding import Controller
 from broker.handlers.router import RequestContext, Route, Router
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
@@ -20,18 +23,25 @@ from protocol.messages.metadata import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from replication.image import MetadataImage
+from replication.record_versions import features_for
 
 _NEWEST = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
+class FeaturesController(Controller, Protocol):
+    """A controller that knows which features are in force."""
+
+    @property
+    def features(self) -> dict[str, int]:
+        """Their levels."""
+
+
 class ApiVersionsHandler:
     """Answers ApiVersions for one listener."""
 
-    def __init__(self, image: Callable[[], MetadataImage], features: dict[str, tuple[int, int]]) -> None:
-        self._image = image
-        self._features = features
+    def __init__(self, controller: FeaturesController) -> None:
+        self._controller = controller
         self._router: Router | None = None
 
     def table_of(self, routes: list[Route]) -> Router:
@@ -51,7 +61,7 @@ class ApiVersionsHandler:
             _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-        image = self._image()
+        levels = self._controller.features
         return ApiVersionsResponse(
             error_code=0,
             api_keys=[
@@ -60,13 +70,12 @@ class ApiVersionsHandler:
             ],
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-                for name, (lowest, highest) in sorted(self._features.items())
+                for name, (lowest, highest) in sorted(features_for(levels).items())
                 if lowest > 0 or version >= 4  # KAFKA-17492: old clients cannot read a lowest level of 0
             ],
-            finalized_features_epoch=image.offset,
+            finalized_features_epoch=self._controller.image.offset,
             finalized_features=[
                 FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-                for name, level in sorted(image.features.items())
-                if name in self._features
+                for name, level in sorted(levels.items())
             ],
         )

@@ -1,4 +1,4 @@
-"""Requests about the cluster itself: elections, reassignments, brokers that are given up, the quorum.
+"""Requests about the cluster itself: elections, reassignments, features, brokers that are given up, the quorum.
 
 RULES    1. What is changed wants ALTER on the cluster, what is shown DESCRIBE; who may not is told so in the answer's
             own place for it, and of nothing that is there.
@@ -8,7 +8,8 @@ NOT HERE What the controller decides (`replication/controller`).
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from broker.handlers.deciding import Controller
 from broker.handlers.router import Pending, RequestContext, Route
@@ -34,10 +35,13 @@ from protocol.messages.cluster import (
     ReassignableTopicResponse,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
 from replication.controller.asked_elections import refusal
+from replication.controller.features import UpgradeType
 from replication.controller.reassignments import list_reassignments
 from replication.image import MetadataImage
 
@@ -55,6 +59,9 @@ class QuorumController(Controller, Protocol):
     def voter_directory(self) -> bytes:
         """The id of the directory that the metadata log is in."""
 
+    def update_features(self, request: UpdateFeaturesRequest, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
+        """Decide on other levels of features."""
+
 
 class ClusterHandlers:
     """The handlers of this module and what they need."""
@@ -70,6 +77,7 @@ class ClusterHandlers:
             Route(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, self.alter_reassignments),
             Route(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, self.list_reassignments),
             Route(ApiKey.DESCRIBE_QUORUM, 0, 2, self.describe_quorum),
+            Route(ApiKey.UPDATE_FEATURES, 0, 2, self.update_features),
             Route(ApiKey.UNREGISTER_BROKER, 0, 0, self.unregister_broker),
         ]
 
@@ -107,6 +115,20 @@ class ClusterHandlers:
         if not self._may(context, Operation.DESCRIBE):
             return ListPartitionReassignmentsResponse(error_code=_REFUSED, error_message=_NO_RIGHT, topics=[])
         return list_reassignments(self._controller.image, request)
+
+    # ------------------------------------------------------------ features
+    def update_features(
+        self, context: RequestContext, request: UpdateFeaturesRequest
+    ) -> Pending | UpdateFeaturesResponse:
+        """Give features other levels; version 0 says only whether one may go down."""
+        if not self._may(context, Operation.ALTER):
+            return UpdateFeaturesResponse(error_code=_REFUSED, error_message=_NO_RIGHT)
+        if context.api_version == 0:
+            for update in request.feature_updates:
+                update.upgrade_type = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
+        pending = Pending()
+        self._controller.update_features(request, wall_ms=context.wall_ms, reply=pending.complete)
+        return pending
 
     # ------------------------------------------------------------ nodes
     def unregister_broker(

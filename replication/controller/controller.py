@@ -32,6 +32,8 @@ from protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
     UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from protocol.messages.quorum import (
     AllocateProducerIdsRequest,
@@ -45,7 +47,6 @@ from protocol.messages.quorum import (
 from protocol.messages.stored import (
     AbortTransactionRecord,
     BeginTransactionRecord,
-    ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
 )
@@ -66,18 +67,25 @@ from replication.controller.brokers import (
 from replication.controller.credentials import alter_credentials
 from replication.controller.directories import assign_replicas
 from replication.controller.environment import Environment
+from replication.controller.features import cluster_min_isr, update_features
 from replication.controller.heartbeats import Standing, cordon, fence, heartbeat
 from replication.controller.isr_changes import alter_partitions
 from replication.controller.quotas import alter_quotas
 from replication.controller.reassignments import alter_reassignments
 from replication.controller.sessions import Sessions
 from replication.controller.setting_changes import alter_settings, replace_settings
-from replication.controller.settings import MIN_ISR
 from replication.controller.topics import create_partitions, create_topics, delete_topics
-from replication.image import ELIGIBLE_LEADERS, Changes, Endpoint, MetadataImage, ResourceType
+from replication.image import Changes, Endpoint, MetadataImage
 from replication.metadata_log import MetadataLog
 from replication.metadata_records import Versioned
-from replication.record_versions import METADATA_VERSION, WITH_CORDONS, WITH_TRANSACTIONS, features_for
+from replication.record_versions import (
+    ELIGIBLE_LEADERS,
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    WITH_CORDONS,
+    WITH_TRANSACTIONS,
+    features_for,
+)
 from replication.state_machine import Decision
 from replication.turns import Soon, at_once, in_turns
 
@@ -160,13 +168,19 @@ class Controller:
             self._write([(abort, 0)], _nothing, wall_ms)
         if log.bootstrap:
             self._write(self._bootstrap(log.bootstrap), _nothing, wall_ms)
+        self._own = registration, endpoints
+        self._register_own(partial(self._announce, ready), wall_ms)
+
+    def _register_own(self, done: Callable[[], None], wall_ms: int) -> None:
+        """Write down this node's controller and broker, in the form of the metadata.version in force."""
+        registration, endpoints = self._own
         process = registration.incarnation_id
         self._write(register_own_controller(self._newest, self._environment, process, endpoints), _nothing, wall_ms)
         registration = registration._replace(features=features_for(self._newest.features))
-        registered = register(self._newest, self._environment, registration, next_offset=log.next_offset)
+        registered = register(self._newest, self._environment, registration, next_offset=self._log.next_offset)
         self._write(registered.records, _nothing, wall_ms, is_atomic=False)
         begun = begin(self._newest, self._environment, registration.cordoned)
-        self._write(begun.records, partial(self._announce, ready), wall_ms, is_atomic=begun.is_atomic)
+        self._write(begun.records, done, wall_ms, is_atomic=begun.is_atomic)
 
     def _bootstrap(self, records: Sequence[Versioned]) -> list[Versioned]:
         """A new cluster's first records, seen whole; where eligible leaders are on, min.insync.replicas too."""
@@ -175,9 +189,7 @@ class Controller:
         }
         first = list(records)
         if levels.get(ELIGIBLE_LEADERS):
-            value = self._environment.settings.get(MIN_ISR, "1")
-            setting = ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=MIN_ISR, value=value)
-            first.append((setting, 0))
+            first.append(cluster_min_isr(self._environment))
         if levels[METADATA_VERSION] < WITH_TRANSACTIONS:
             return first
         return [(BeginTransactionRecord(name="Bootstrap records"), 0), *first, (EndTransactionRecord(), 0)]
@@ -186,6 +198,22 @@ class Controller:
         """Decide on a request; `reply` gets the response, perhaps before this returns, when it is committed."""
         decision = _DECISIONS[type(request)](self._newest, self._environment, request)
         self._write(decision.records, partial(reply, decision.reply), wall_ms, is_atomic=decision.is_atomic)
+
+    def update_features(
+        self, request: UpdateFeaturesRequest, *, wall_ms: int, reply: Callable[[UpdateFeaturesResponse], None]
+    ) -> None:
+        """Decide on other levels of features; this node registers anew where more can be written of it."""
+        before = self._newest.metadata_version
+        decision = update_features(self._newest, self._environment, request)
+        self._write(decision.records, partial(reply, decision.reply), wall_ms)
+        if self._newest.metadata_version > before:
+            self._register_own(_nothing, wall_ms)
+
+    @property
+    def features(self) -> dict[str, int]:
+        """The levels in force, the quorum's own among them; what is at 0 is left out."""
+        levels = {**self.image.features, KRAFT_VERSION: self._log.kraft_version}
+        return {name: level for name, level in levels.items() if level}
 
     # ------------------------------------------------------------ other brokers
     def await_heartbeats(self, mono_ms: int) -> None:

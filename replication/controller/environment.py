@@ -41,3 +41,5 @@ class Environment(NamedTuple):
     """A fresh topic id."""
     random_below: Callable[[int], int]
     """A random number from 0 to below the given one."""
+    kraft_version: int
+    """1: the voters stand in the metadata log; 0: they are a setting."""

@@ -10,6 +10,7 @@ from barnabas import Broker
 from protocol.messages.admin import CreateTopicsRequest
 from tests.support.admin_cases import CASES, Case, normalised, topic
 from tests.support.cluster_cases import CLUSTER_CASES
+from tests.support.feature_cases import FEATURES
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.raw_client import RawClient
 from tests.support.settings_cases import SETTINGS_CASES
@@ -26,7 +27,7 @@ def prepared(bootstrap: str) -> RawClient:
     return client
 
 
-ALL = CASES | SETTINGS_CASES | CLUSTER_CASES
+ALL = CASES | SETTINGS_CASES | CLUSTER_CASES | {"features": FEATURES}
 
 
 @pytest.fixture(scope="module")

@@ -223,6 +223,8 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
         1, [CLUSTER, CLUSTER],
     ),
     "ListPartitionReassignments": (cluster.ListPartitionReassignmentsRequest(topics=None), 0, [CLUSTER]),
+    "UpdateFeatures": (cluster.UpdateFeaturesRequest(feature_updates=[cluster.FeatureUpdateKey(
+        feature="group.version", max_version_level=1)]), 2, [CLUSTER]),
     "UnregisterBroker": (cluster.UnregisterBrokerRequest(broker_id=7), 0, [CLUSTER]),
     "DescribeQuorum": (cluster.DescribeQuorumRequest(topics=[]), 2, [CLUSTER]),
     "DescribeClientQuotas": (users.DescribeClientQuotasRequest(components=[], strict=False), 1, [CLUSTER]),

@@ -165,6 +165,7 @@ class ControllerWorld:
             default_replication_factor=1,
             new_id=lambda: self.topic_ids.popleft() if self.topic_ids else new_uuid(self.dice.randbytes),
             random_below=self.dice.randrange,
+            kraft_version=self.log.kraft_version,
         )
 
     def ask(self, request: Message) -> Any:

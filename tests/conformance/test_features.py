@@ -1,0 +1,105 @@
+"""A cluster of Apache Kafka 3.9 is brought to 4.3, step by step, by both brokers: the same is told and written."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from barnabas import Broker
+from protocol.messages.admin import CreateTopicsRequest, IncrementalAlterConfigsRequest
+from protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
+from protocol.messages.metadata import ApiVersionsRequest
+from protocol.messages.stored import ClearElrRecord, ConfigRecord, FeatureLevelRecord
+from replication.metadata_records import read_batches
+from tests.support.admin_cases import topic
+from tests.support.feature_cases import ELIGIBLE, GROUP, KRAFT, METADATA, SAFE, UP, Update, updates
+from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.raw_client import RawClient
+from tests.support.settings_cases import BROKER, SET, resource
+from tests.support.waiting import until
+
+STEPS: list[list[Update]] = [
+    [(ELIGIBLE, 1, UP)],
+    [(METADATA, 20, SAFE)],
+    [(METADATA, 21, UP)],
+    [(METADATA, 22, UP)],
+    [(METADATA, 21, SAFE)],
+    [(METADATA, 25, UP)],
+    [(METADATA, 22, SAFE)],
+    [(GROUP, 1, UP)],
+    [(GROUP, 0, SAFE)],
+    [(ELIGIBLE, 1, UP)],
+    [(ELIGIBLE, 0, SAFE)],
+    [(ELIGIBLE, 1, UP)],
+    [(METADATA, 29, UP), (GROUP, 1, UP), ("transaction.version", 2, UP)],
+    [(METADATA, 25, SAFE)],
+    [(METADATA, 30, UP), ("streams.version", 1, UP), (KRAFT, 1, UP)],
+    [(METADATA, 29, SAFE)],
+]
+
+
+def shown(client: RawClient) -> dict[str, tuple[int, int]]:
+    """The features of the cluster, as clients are told."""
+    asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    told = client.ask(asked, 4)
+    assert told.finalized_features_epoch >= 0
+    return {f.name: (f.min_version_level, f.max_version_level) for f in told.finalized_features}
+
+
+def story(client: RawClient) -> list[Any]:
+    """What is answered at each step, and the features at the end."""
+    own = resource(BROKER, "1", ("min.insync.replicas", SET, "1"))
+    (altered,) = client.ask(IncrementalAlterConfigsRequest(resources=[own]), 1).responses
+    told: list[Any] = [altered.error_code, shown(client)]
+    for number, step in enumerate(STEPS):
+        answer = client.ask(updates(*step), 2)
+        told.append((step, answer.error_code, answer.error_message))
+        client.ask(CreateTopicsRequest(topics=[topic(f"t{number}", 1)], timeout_ms=10_000), 7)
+    until(lambda: shown(client).get(METADATA) == (30, 30), "the last level is known")
+    told.append(shown(client))
+    for version, how in ((0, UP), (1, UP), (1, SAFE)):
+        answer = client.ask(updates((GROUP, 0, how)), version)
+        results = [(row.feature, row.error_code, row.error_message) for row in answer.results]
+        told.append((answer.error_code, answer.error_message, results))
+    return told
+
+
+def written(directory: Path) -> list[Any]:
+    """What stands in the metadata log; a level that was there already, which Kafka writes down once more, left out."""
+    (segment,) = (directory / "__cluster_metadata-0").glob("*.log")
+    found = []
+    level = 0
+    for batch in read_batches(segment.read_bytes()):
+        levels = {r.name: r.feature_level for r in batch.messages if isinstance(r, FeatureLevelRecord)}
+        found += [] if levels == {METADATA: level} else sorted(levels.items())
+        level = levels.get(METADATA, level)
+        found += [repr(record) for record in batch.messages if isinstance(record, ConfigRecord | ClearElrRecord)]
+    return found
+
+
+def test_version_0_says_that_a_level_may_go_down() -> None:
+    """So says the protocol; Kafka 4.3 overlooks it."""
+    update = FeatureUpdateKey(feature=GROUP, max_version_level=0, allow_downgrade=True)
+    with Broker() as broker, RawClient(broker.bootstrap) as client:
+        assert shown(client)[GROUP] == (1, 1)
+        answer = client.ask(UpdateFeaturesRequest(feature_updates=[update]), 0)
+        assert (answer.error_code, answer.error_message) == (0, None)
+        assert GROUP not in shown(client)
+
+
+@needs_kafka
+def test_a_cluster_is_upgraded_as_in_kafka(tmp_path: Path) -> None:
+    """Answers, what clients are told, and what stands in the log; the directory is one that Kafka formatted for 3.9."""
+    ApacheKafka(data_dir=tmp_path / "kafka").format("--release-version", "3.9-IV0")
+    shutil.copytree(tmp_path / "kafka", tmp_path / "ours")
+    with ApacheKafka(data_dir=tmp_path / "kafka") as kafka, RawClient(kafka.bootstrap) as client:
+        theirs = story(client)
+    with Broker(data_dir=tmp_path / "ours") as broker, RawClient(broker.bootstrap) as client:
+        ours = story(client)
+    assert ours == theirs
+    assert written(tmp_path / "ours") == written(tmp_path / "kafka")
+    with ApacheKafka(data_dir=tmp_path / "ours") as kafka, RawClient(kafka.bootstrap) as client:
+        levels = dict(ours[len(STEPS) + 2])
+        del levels[GROUP]
+        assert shown(client) == levels

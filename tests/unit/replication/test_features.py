@@ -1,0 +1,111 @@
+"""Levels of features: what is written when they change, who has to know them. (Sentences: tests/conformance.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages import stored
+from protocol.messages.admin import AlterConfigsResource, IncrementalAlterConfigsRequest
+from protocol.messages.quorum import BrokerRegistrationRequest
+from protocol.messages.stored import BrokerEndpoint, BrokerFeature
+from replication.controller.features import update_features
+from replication.metadata_log import MetadataLog
+from replication.record_versions import SUPPORTED_FEATURES
+from tests.support.controller_world import CLUSTER_ID, WALL_MS, ControllerWorld
+from tests.support.feature_cases import ELIGIBLE, GROUP, KRAFT, METADATA, SAFE, UP, Update, updates
+from tests.support.settings_cases import BROKER, SET, resource
+
+
+class OldWorld(ControllerWorld):
+    """A cluster that begins at 3.4."""
+
+    def open(self) -> MetadataLog:
+        log = super().open()
+        log.bootstrap = [(stored.FeatureLevelRecord(name=METADATA, feature_level=8), 0)]
+        return log
+
+
+def change(world: ControllerWorld, *wanted: Update) -> Any:
+    replies: list[Any] = []
+    world.controller.update_features(updates(*wanted), wall_ms=WALL_MS, reply=replies.append)
+    (answer,) = replies
+    return answer
+
+
+def other_broker(**levels: tuple[int, int]) -> BrokerRegistrationRequest:
+    known = {**SUPPORTED_FEATURES, **{name.replace("_", "."): level for name, level in levels.items()}}
+    features = [
+        BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+        for name, (low, high) in known.items()
+    ]
+    listeners = [BrokerEndpoint(name="PLAINTEXT", host="h", port=9, security_protocol=0)]
+    return BrokerRegistrationRequest(
+        broker_id=2, cluster_id=CLUSTER_ID, incarnation_id=b"I" * 16, listeners=listeners, features=features,
+        rack=None, log_dirs=[b"D" * 16],
+    )  # fmt: skip
+
+
+def test_this_node_registers_anew_where_more_can_be_written_of_it(tmp_path: Path) -> None:
+    """Directories from 17 on, the controller from 15 on; the broker stays the same process under its epoch."""
+    world = OldWorld(tmp_path).start()
+    before = world.image.brokers[1]
+    assert (before.directories, world.image.controllers) == ((), {})
+    assert change(world, (METADATA, 16, UP)).error_code == ErrorCode.NONE
+    assert (world.image.brokers[1].directories, list(world.image.controllers)) == ((), [1])
+    assert change(world, (METADATA, 30, UP)).error_code == ErrorCode.NONE
+    after = world.image.brokers[1]
+    assert after.directories == tuple(world.identity.directory_ids.values())
+    assert after._replace(directories=(), cordoned_directories=None) == before
+    versions = [message for message in world.records() if isinstance(message, stored.RegisterBrokerRecord)]
+    assert [len(message.log_dirs) for message in versions] == [0, 0, 1]
+
+
+def test_nothing_is_written_for_levels_that_are_there(tmp_path: Path) -> None:
+    """A request that changes nothing, and one that is refused in its second half."""
+    world = ControllerWorld(tmp_path).start()
+    end = world.log.next_offset
+    assert change(world, (METADATA, 30, UP), (KRAFT, 1, UP), (GROUP, 1, SAFE)).error_code == ErrorCode.NONE
+    assert change(world, (GROUP, 0, SAFE), (GROUP, 2, UP)).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert change(world, (GROUP, 0, SAFE), ("nope", 1, UP)).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert world.log.next_offset == end
+    assert world.controller.features == {**world.image.features, KRAFT: 1}
+
+
+def test_every_broker_has_to_know_the_level(tmp_path: Path) -> None:
+    """Rule 2: also one that is fenced; what it does not name it knows at 0."""
+    world = ControllerWorld(tmp_path).start()
+    assert change(world, (GROUP, 0, SAFE), ("transaction.version", 1, SAFE)).error_code == ErrorCode.NONE
+    assert world.register(other_broker(group_version=(0, 0), transaction_version=(1, 1))).error_code == ErrorCode.NONE
+    for feature, level, why in (
+        (GROUP, 1, "Broker 2 does not support this feature."),
+        ("transaction.version", 2, "Broker 2 only supports versions 1"),
+    ):
+        told = change(world, (feature, level, UP)).error_message
+        assert told.endswith(f"Invalid update version {level} for feature {feature}. {why}")
+
+
+def test_eligible_leaders_take_the_setting_away_from_single_brokers(tmp_path: Path) -> None:
+    """Rule 4; what was set for the cluster stays."""
+    world = ControllerWorld(tmp_path, settings={"min.insync.replicas": "2"}).start()
+    assert world.image.configs[BROKER, ""] == {"min.insync.replicas": "2"}
+    change(world, (ELIGIBLE, 0, SAFE))
+    wanted: list[AlterConfigsResource] = [resource(BROKER, "1", ("min.insync.replicas", SET, "3"))]
+    world.ask(IncrementalAlterConfigsRequest(resources=wanted))
+    assert world.image.configs[BROKER, "1"] == {"min.insync.replicas": "3"}
+    change(world, (ELIGIBLE, 1, UP))
+    assert world.image.has_eligible_leaders
+    assert (BROKER, "1") not in world.image.configs
+    assert world.image.configs[BROKER, ""] == {"min.insync.replicas": "2"}
+
+
+@pytest.mark.parametrize(("level", "code"), [(0, ErrorCode.NONE), (1, ErrorCode.INVALID_UPDATE_VERSION)])
+def test_voters_that_are_a_setting_stay_one(tmp_path: Path, level: int, code: ErrorCode) -> None:
+    """Rule 5."""
+    world = ControllerWorld(tmp_path).start()
+    environment = world.environment()._replace(kraft_version=0)
+    answer = update_features(world.image, environment, updates((KRAFT, level, UP))).reply
+    assert answer.error_code == code

@@ -40,21 +40,24 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from barnabas.embedded import Broker, BrokerError
 from tests.process.killed_clients import QUICK, Administrator, Client, GroupReader, PythonWriter, Writer
-from tests.process.remembering import Found, Ledger, Memory
-from tests.support.kafka import ApacheKafka, run_tool, why_no_kafka
+from tests.process.remembering import Ledger, Memory
+from tests.process.witnesses import KafkasDump, read_back
+from tests.support.kafka import ApacheKafka, why_no_kafka
 from tests.support.waiting import until
 
 SMALL = {"internal.segment.bytes": "20000", "index.interval.bytes": "300"}
+MIDDLE = {"internal.segment.bytes": "500000"}
+"""DumpLogSegments reads a segment once for each entry of its time index."""
 TOPICS: dict[str, tuple[int, dict[str, str]]] = {
-    "plain": (3, {}),
-    "flushed": (1, {"flush.messages": "1"}),
+    "plain": (3, MIDDLE),
+    "flushed": (1, {**MIDDLE, "flush.messages": "1"}),
     "small": (2, SMALL),
     "short": (1, {**SMALL, "retention.bytes": "60000"}),
     "trimmed": (1, SMALL),
     "compacted": (1, {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}),
     "both": (1, {**SMALL, "cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.01"}),
     "moving": (1, {"internal.segment.bytes": "200000"}),
-    "python": (1, {}),
+    "python": (1, MIDDLE),
 }
 SETTINGS: dict[str, Any] = {
     "group.initial.rebalance.delay.ms": 0,
@@ -72,12 +75,9 @@ DIRECTORIES = ("a", "b")
 FIRM_S = 2.0
 """What a log's beginning was so long before a kill stays: it has been written down."""
 THOROUGH = 10
-_DUMP = "org.apache.kafka.tools.DumpLogSegments"
-_COMPLAINTS = re.compile(r"(?i)mismatch|isvalid: false|not valid|exception|non-consecutive|invalid bytes|corrupt")
 _FAULT = re.compile(r"Traceback|fault|CRITICAL| ERROR |[Ee]xception")
 _FULL = re.compile(r"log directory \S+ is full: ")
 _WAIT_S = 20
-_AT_A_TIME = 250  # files that fit into one argument
 _BEHIND = 1000
 """So many offsets before the end of the last look the next one begins."""
 
@@ -93,6 +93,7 @@ class Run:
         self.clients: list[Client] = []
         self.ends: dict[tuple[str, int], int] = {}
         self.started_s = 0.0
+        self._dump = KafkasDump(self.paths)
         self._starts: dict[tuple[str, int], int] = {}  # as they were seen last
         self.acts: Counter[str] = Counter()
 
@@ -208,33 +209,15 @@ class Run:
         """The same for records only."""
         with self.memory.lock:
             acknowledged = {place: set(ledger.acknowledged) for place, ledger in self.memory.ledgers.items()}
-        reader = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": where, "group.id": "none", "enable.auto.commit": False, "check.crcs": True,
-                "enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10, **QUICK,
-            }
-        )  # fmt: skip
-        try:
-            for place, offsets in acknowledged.items():
-                begin = 0 if is_thorough else max(0, self.ends.get(place, 0) - _BEHIND)
-                self._look_at(reader, place, begin, offsets)
-        finally:
-            reader.close()
-
-    def _look_at(
-        self, reader: confluent_kafka.Consumer, place: tuple[str, int], begin: int, acknowledged: set[int]
-    ) -> None:
-        where = confluent_kafka.TopicPartition(*place)
-        _, end = _bounds(reader, where)
-        found = _read(reader, place, begin, end)
-        start, _ = _bounds(reader, where)
-        with self.memory.lock:
-            ledger = self.memory.ledgers[place]
-            ledger.check(begin, start, end, found, acknowledged)
-            if time.monotonic() - self.started_s > FIRM_S:
-                ledger.start = max(ledger.start, self._starts.get(place, 0))
-            self._starts[place] = start
-        self.ends[place] = end
+        begins = {place: 0 if is_thorough else max(0, self.ends.get(place, 0) - _BEHIND) for place in acknowledged}
+        for place, (start, end, found) in read_back(where, begins).items():
+            with self.memory.lock:
+                ledger = self.memory.ledgers[place]
+                ledger.check(begins[place], start, end, found, acknowledged[place])
+                if time.monotonic() - self.started_s > FIRM_S:
+                    ledger.start = max(ledger.start, self._starts.get(place, 0))
+                self._starts[place] = start
+            self.ends[place] = end
 
     def _look_at_topics(self, where: str, topics: dict[str, dict[str, str] | None]) -> None:
         admin = AdminClient({"bootstrap.servers": where, **QUICK})
@@ -274,7 +257,7 @@ class Run:
     def let_kafka_look(self) -> None:
         """Stop cleanly and have Apache Kafka's tool read every file."""
         self.broker.stop()
-        dump(self.paths)
+        self._dump()
         self._start()
 
     def end(self, *, with_kafka: bool) -> None:
@@ -289,49 +272,12 @@ class Run:
         self.broker.stop()
         self._raise()
         if with_kafka:
-            dump(self.paths)
+            self._dump()
             with ApacheKafka(
                 {"log.dirs": ",".join(self.paths), "offsets.topic.num.partitions": 2, "log.cleaner.enable": "false"},
                 data_dir=Path(self.paths[0]),
             ) as kafka:
                 self.look(is_thorough=True, bootstrap=kafka.bootstrap)
-
-
-def _read(reader: confluent_kafka.Consumer, place: tuple[str, int], begin: int, end: int) -> list[Found]:
-    found: list[Found] = []
-    reader.assign([confluent_kafka.TopicPartition(*place, begin)])
-    deadline = time.monotonic() + _WAIT_S
-    is_over = begin >= end
-    while not is_over:
-        missing = end - (found[-1].offset + 1 if found else begin)
-        messages = reader.consume(min(missing, 2000), 0.5)  # no more: the clients go on, and it would wait for them
-        for message in messages:
-            error = message.error()
-            if error is None:
-                found.append(Found(message.offset(), message.key(), message.value()))
-            else:
-                assert error.name() == "_PARTITION_EOF", error
-                is_over = True
-        is_over = is_over or bool(found and found[-1].offset >= end - 1)
-        deadline = time.monotonic() + _WAIT_S if messages else deadline
-        assert time.monotonic() < deadline, f"{place}: nothing comes behind {found[-1:]}, it ends at {end}"
-    reader.unassign()
-    return found
-
-
-def _bounds(reader: confluent_kafka.Consumer, where: confluent_kafka.TopicPartition) -> tuple[int, int]:
-    """Where a partition begins and ends, as soon as its leader knows."""
-
-    def ask() -> tuple[int, int] | None:
-        try:
-            start, end = reader.get_watermark_offsets(where, timeout=_WAIT_S)
-        except confluent_kafka.KafkaException as error:
-            if error.args[0].name() not in {"OFFSET_NOT_AVAILABLE", "LEADER_NOT_AVAILABLE", "_TRANSPORT"}:
-                raise
-            return None
-        return start, end
-
-    return until(ask, f"the bounds of {where} are told")
 
 
 def committed_offsets(
@@ -342,23 +288,6 @@ def committed_offsets(
         return list(asker.committed(places, timeout=5))
     except confluent_kafka.KafkaException:
         return []
-
-
-def dump(paths: list[str]) -> None:
-    """Have DumpLogSegments read all logs with their records, and all indexes."""
-    files = [
-        str(file)
-        for path in paths
-        for file in Path(path).glob("*-*/*")
-        if file.suffix in {".log", ".index", ".timeindex"} and file.stat().st_size and "." not in file.parent.name
-        and not file.parent.name.startswith("__")
-    ]  # fmt: skip
-    for at in range(0, len(files), _AT_A_TIME):
-        names = ",".join(files[at : at + _AT_A_TIME])
-        done = run_tool(_DUMP, "--deep-iteration", "--skip-record-metadata", "--files", names, timeout_s=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        wrong = [line for line in done.stdout.splitlines() if _COMPLAINTS.search(line)]
-        assert not wrong, "\n".join(wrong[:10])
 
 
 def run(root: Path, seed: int, count: int, *, with_kafka: bool) -> Counter[str]:

@@ -1,0 +1,128 @@
+"""Who is asked what became of a broker's records: a client that reads them back, and Apache Kafka's tool that reads files.
+
+RULES    1. All partitions are read at once; up to where they ended before, and no longer, for others go on writing.
+         2. A file that has not changed since the tool read it is not read again.
+NOT HERE What must be there (`remembering.py`), when to ask (`killing.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import confluent_kafka
+
+from tests.process.killed_clients import QUICK
+from tests.process.remembering import Found
+from tests.support.kafka import run_tool
+from tests.support.waiting import until
+
+_DUMP = "org.apache.kafka.tools.DumpLogSegments"
+_COMPLAINTS = re.compile(r"(?i)mismatch|isvalid: false|not valid|exception|non-consecutive|invalid bytes|corrupt")
+_AT_A_TIME = 250  # files that fit into one argument
+_WAIT_S = 20
+_NOT_YET = {"OFFSET_NOT_AVAILABLE", "LEADER_NOT_AVAILABLE", "_TRANSPORT"}
+
+Place = tuple[str, int]
+
+
+class ReadBack(NamedTuple):
+    """What was read of a partition."""
+
+    start: int
+    """Where it began, asked afterwards."""
+    end: int
+    """Where it ended before it was read."""
+    found: list[Found]
+
+
+def read_back(where: str, begins: dict[Place, int]) -> dict[Place, ReadBack]:
+    """The records of partitions from these offsets on."""
+    reader = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": where, "group.id": "none", "enable.auto.commit": False, "check.crcs": True,
+            "enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10, **QUICK,
+        }
+    )  # fmt: skip
+    try:
+        ends = {place: _bounds(reader, place)[1] for place in begins}
+        found = _read(reader, {place: (begin, ends[place]) for place, begin in begins.items()})
+        return {place: ReadBack(_bounds(reader, place)[0], ends[place], found[place]) for place in begins}
+    finally:
+        reader.close()
+
+
+def _read(reader: confluent_kafka.Consumer, ranges: dict[Place, tuple[int, int]]) -> dict[Place, list[Found]]:
+    found: dict[Place, list[Found]] = {place: [] for place in ranges}
+    left = {place: end - begin for place, (begin, end) in ranges.items() if begin < end}
+    reader.assign([confluent_kafka.TopicPartition(*place, ranges[place][0]) for place in left])
+    deadline = time.monotonic() + _WAIT_S
+    while left:
+        messages = reader.consume(min(sum(left.values()), 2000), 0.1)
+        over = set()
+        for message in messages:
+            place = (str(message.topic()), int(message.partition() or 0))
+            if (error := message.error()) is not None:
+                assert error.name() == "_PARTITION_EOF", error
+                over.add(place)
+            elif place in left:
+                offset = message.offset()
+                assert offset is not None
+                found[place].append(Found(offset, message.key(), message.value()))
+                left[place] = ranges[place][1] - offset - 1
+        over |= {place for place, count in left.items() if count <= 0}
+        reader.incremental_unassign([confluent_kafka.TopicPartition(*place) for place in over & left.keys()])
+        left = {place: count for place, count in left.items() if place not in over}
+        deadline = time.monotonic() + _WAIT_S if messages else deadline
+        behind = {place: found[place][-1:] for place in left}
+        assert time.monotonic() < deadline, f"nothing comes behind {behind} of {ranges}"
+    reader.unassign()
+    return found
+
+
+def _bounds(reader: confluent_kafka.Consumer, place: Place) -> tuple[int, int]:
+    """Where a partition begins and ends, as soon as its leader knows."""
+
+    def ask() -> tuple[int, int] | None:
+        try:
+            start, end = reader.get_watermark_offsets(confluent_kafka.TopicPartition(*place), timeout=_WAIT_S)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].name() not in _NOT_YET:
+                raise
+            return None
+        return start, end
+
+    return until(ask, f"the bounds of {place} are told")
+
+
+class KafkasDump:
+    """DumpLogSegments, which reads logs with their records, and indexes."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+        self._read: dict[Path, tuple[int, int, int]] = {}
+
+    def __call__(self) -> None:
+        """Have it read all files of a broker that is stopped; it has nothing to complain of."""
+        files = {file: _state(file) for path in self._paths for file in Path(path).glob("*-*/*") if _is_read(file)}
+        new = [file for file, state in files.items() if self._read.get(file) != state]
+        for at in range(0, len(new), _AT_A_TIME):
+            names = ",".join(str(file) for file in new[at : at + _AT_A_TIME])
+            done = run_tool(_DUMP, "--deep-iteration", "--skip-record-metadata", "--files", names, timeout_s=300)
+            assert done.returncode == 0, done.stderr[-3000:]
+            wrong = [line for line in done.stdout.splitlines() if _COMPLAINTS.search(line)]
+            assert not wrong, "\n".join(wrong[:10])
+        self._read = files
+
+
+def _is_read(file: Path) -> bool:
+    folder = file.parent.name
+    is_partition = "." not in folder and not folder.startswith("__")
+    return is_partition and file.suffix in {".log", ".index", ".timeindex"} and file.stat().st_size > 0
+
+
+def _state(file: Path) -> tuple[int, int, int]:
+    stat = file.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

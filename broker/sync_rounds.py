@@ -3,9 +3,9 @@
 RULES    1. One round is under way; who comes meanwhile takes part in the next. The first one begins at the end of the
             loop's turn, so that requests which came together are synced together. A round has room for so many; those
             who wait longest come first.
-         2. A round that is nothing but several files goes to a queue of the kernel, and the loop is told when it has
-            ended: no thread of ours takes part, so none takes the interpreter from the loop. Any other goes to the
-            directory's sync thread, and so does what the kernel does not take.
+         2. A round that is nothing but files goes to a queue of the kernel, and the loop is told when it has ended: no
+            thread of ours takes part, so none takes the interpreter from the loop. Any other goes to the directory's
+            sync thread, and so does what the kernel does not take.
          3. What became of a round is told in its order, on the loop; failures first, since who hears of one gives the
             directory up, and nobody is told then that a sync of this round has succeeded.
 NOT HERE What is to be synced (storage/syncs.py), what a failure means (`replication/replica_manager.py`).
@@ -111,7 +111,7 @@ class SyncRounds(Lane):
         """Whether it has taken the round (rule 2)."""
         syncs = [run for run in runs if isinstance(run, Sync) and run.is_of_files]
         files = [file for sync in syncs for file in sync.files]
-        if len(syncs) < len(runs) or not 1 < len(files) <= CAPACITY or not all(map(is_plain, files)):
+        if len(syncs) < len(runs) or not 0 < len(files) <= CAPACITY or not all(map(is_plain, files)):
             return False
         if self._may_ask_kernel and self._kernel is None:
             self._open(syncs[0].disk)

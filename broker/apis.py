@@ -67,7 +67,7 @@ def client_apis(
     ) -> None:
         controller.submit(request, wall_ms=wall_ms, reply=reply)
 
-    groups, transactions, admission, markers = coordinators
+    groups, transactions, admission, markers, _ = coordinators
     internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}
     by_name = {topic.name: topic for topic in internal_topics.values()}
     metadata = MetadataHandlers(

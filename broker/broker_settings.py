@@ -8,7 +8,7 @@ NOT HERE Reading files and deciding which value wins (`config.py`), topic settin
 from __future__ import annotations
 
 from storage.open_files import LEAST
-from storage.settings import MAX_INT, Kind, Setting, at_least, between, between_or, one_of
+from storage.settings import MAX_INT, Kind, Setting, at_least, between, between_or, one_of, one_of_any_case
 
 _DEFAULT_OF_TOPICS = "Default for topics that do not say."
 
@@ -63,6 +63,9 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("group.consumer.max.session.timeout.ms", Kind.INT, "60000", at_least(1),
                 "Longest session timeout that a group may be given."),
         Setting("group.consumer.max.size", Kind.INT, "2147483647", at_least(1), "Most members of one consumer group."),
+        Setting("group.consumer.migration.policy", Kind.STRING, "bidirectional",
+                one_of_any_case("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
+                "Whether groups change between the classic and the consumer protocol while they have members."),
         Setting("group.consumer.min.assignment.interval.ms", Kind.INT, "0", at_least(0),
                 "Shortest assignment interval that a group may be given."),
         Setting("group.consumer.min.heartbeat.interval.ms", Kind.INT, "5000", at_least(1),

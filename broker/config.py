@@ -251,7 +251,13 @@ def _check(setting: Setting, text: str, origin: str) -> None:
 
 def contradiction(config: BrokerConfig) -> str | None:
     """What settings cannot mean, or not together, though each is of its kind; in Kafka's words."""
-    for look in (_look_at_rolling, _look_at_retention, _look_at_the_cleaner, _look_at_cordons):
+    for look in (
+        _look_at_rolling,
+        _look_at_retention,
+        _look_at_the_cleaner,
+        _look_at_cordons,
+        _look_at_consumer_groups,
+    ):
         found = look(config)
         if found is not None:
             return found
@@ -289,6 +295,21 @@ def _look_at_cordons(config: BrokerConfig) -> str | None:
             "All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
             f"Missing entries : {', '.join(missing)}"
         )
+    return None
+
+
+def _look_at_consumer_groups(config: BrokerConfig) -> str | None:
+    prefix = "group.consumer."
+    for name in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"):
+        lowest, highest = f"{prefix}min.{name}", f"{prefix}max.{name}"
+        for one, other in ((highest, lowest), (prefix + name, lowest)):
+            if config.number(one) < config.number(other):
+                return f"{one} must be greater than or equal to {other}"
+        if config.number(prefix + name) > config.number(highest):
+            return f"{prefix}{name} must be less than or equal to {highest}"
+    heartbeat, session = f"{prefix}heartbeat.interval.ms", f"{prefix}session.timeout.ms"
+    if config.number(heartbeat) >= config.number(session):
+        return f"{heartbeat} must be less than {session}"
     return None
 
 

@@ -41,6 +41,7 @@ PER_BROKER = frozenset({"cordoned.log.dirs"})
 
 _OBEYED = """
 cordoned.log.dirs
+group.consumer.assignment.interval.ms
 log.cleaner.backoff.ms
 log.cleaner.dedupe.buffer.size
 log.cleaner.io.buffer.load.factor
@@ -55,7 +56,6 @@ _TAKEN = """
 background.threads
 config.providers
 follower.fetch.last.tiered.offset.enable
-group.consumer.assignment.interval.ms
 group.coordinator.cached.buffer.max.bytes
 group.share.assignment.interval.ms
 group.streams.assignment.interval.ms
@@ -106,7 +106,9 @@ class BrokerRules:
         """Why these changed settings cannot be in force together, where they can be one by one."""
         now, then = with_changes(self._config, before), with_changes(self._config, after)
         found = contradiction(then)
-        return _why_not_so_many(now, then) if found is None else f"requirement failed: {found}"
+        if found is None:
+            return _why_not_so_many(now, then)
+        return found if found.startswith("group.") else f"requirement failed: {found}"  # as Java's require, and Scala's
 
 
 def _why_not_so_many(now: BrokerConfig, then: BrokerConfig) -> str | None:

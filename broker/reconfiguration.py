@@ -13,6 +13,8 @@ from asyncio import AbstractEventLoop
 from collections.abc import Sequence
 
 from broker.config import BrokerConfig, CleanerSettings
+from broker.coordinators.assembly import consumer_settings
+from broker.coordinators.consumer_settings import SettingsOfGroups
 from broker.dynamic_settings import MOVE_RATE, with_changes
 from broker.helper import HelperCleaner
 from broker.housekeeping import Housekeeping
@@ -38,6 +40,7 @@ class Reconfiguration:
         moves: Moves,
         compactor: Compactor,
         housekeeping: Housekeeping,
+        settings_of_groups: SettingsOfGroups,
         clock: SystemClock,
     ) -> None:
         self._loop = loop
@@ -48,6 +51,7 @@ class Reconfiguration:
         self._moves = moves
         self._compactor = compactor
         self._housekeeping = housekeeping
+        self._settings_of_groups = settings_of_groups
         self._clock = clock
         self._cleaners: list[HelperCleaner] = []
         self._cleaner_settings: CleanerSettings | None = None
@@ -80,6 +84,7 @@ class Reconfiguration:
         rate = float(config.given.get(MOVE_RATE, "inf"))
         self._moves.throttle.set_rate(rate, self._clock.mono_ms())
         self._housekeeping.reconfigure(config)
+        self._settings_of_groups.broker = consumer_settings(config)
         self._have_compacted(config.cleaner_settings())
 
     def _have_compacted(self, settings: CleanerSettings) -> None:

@@ -47,7 +47,6 @@ delete.records.purgatory.purge.interval.requests INT 1
 early.start.listeners LIST
 fetch.purgatory.purge.interval.requests INT 1000
 follower.fetch.last.tiered.offset.enable BOOLEAN false
-group.consumer.migration.policy STRING bidirectional
 group.coordinator.append.linger.ms INT -1
 group.coordinator.background.threads INT 2
 group.coordinator.cached.buffer.max.bytes INT 1048588

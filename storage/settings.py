@@ -107,6 +107,16 @@ def one_of(*allowed: str) -> Check:
     return check
 
 
+def one_of_any_case(*allowed: str) -> Check:
+    """A string that is one of the given ones, in capitals or not."""
+    sentence = "String must be one of (case insensitive): " + ", ".join(allowed)
+
+    def check(value: Value) -> str | None:
+        return None if str(value).upper() in allowed else sentence
+
+    return check
+
+
 def parse(setting: Setting, text: str | None) -> Value:
     """The value that `text` stands for; None only where the setting may be unset.
 

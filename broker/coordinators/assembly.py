@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from broker.config import BrokerConfig
 from broker.coordinators.admission import Admission
-from broker.coordinators.consumer_settings import ConsumerGroupSettings
+from broker.coordinators.consumer_settings import ConsumerGroupSettings, MigrationPolicy, SettingsOfGroups
 from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.markers import LocalMarkers
 from broker.coordinators.rebalance import GroupSettings
@@ -37,6 +37,7 @@ class Coordinators(NamedTuple):
     transactions: CoordinatorRuntime[TransactionCoordinator]
     admission: Admission
     markers: LocalMarkers
+    settings_of_groups: SettingsOfGroups
 
     def image_changed(self, changes: Changes, image: MetadataImage, broker_id: int) -> None:
         """Follow the cluster; to be called when the partitions that this broker leads are ready."""
@@ -51,7 +52,8 @@ class Coordinators(NamedTuple):
 
 def coordinators(config: BrokerConfig, replicas: ReplicaManager, deadlines: Deadlines, clock: Clock) -> Coordinators:
     """Coordinators that know of nothing yet: `image_changed` brings it."""
-    groups = _groups(config, replicas, deadlines, clock)
+    settings_of_groups = SettingsOfGroups(consumer_settings(config), lambda: replicas.image)
+    groups = _groups(config, settings_of_groups, replicas, deadlines, clock)
     settings = TransactionSettings(
         max_timeout_ms=config.number("transaction.max.timeout.ms"),
         abort_interval_ms=config.number("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
@@ -78,11 +80,15 @@ def coordinators(config: BrokerConfig, replicas: ReplicaManager, deadlines: Dead
         patience_ms=config.number("add.partitions.to.txn.retry.backoff.max.ms"),
     )
     markers = LocalMarkers(replicas, groups, admission, clock)
-    return Coordinators(groups, transactions, admission, markers)
+    return Coordinators(groups, transactions, admission, markers, settings_of_groups)
 
 
 def _groups(
-    config: BrokerConfig, replicas: ReplicaManager, deadlines: Deadlines, clock: Clock
+    config: BrokerConfig,
+    settings_of_groups: SettingsOfGroups,
+    replicas: ReplicaManager,
+    deadlines: Deadlines,
+    clock: Clock,
 ) -> CoordinatorRuntime[GroupCoordinator]:
     settings = GroupSettings(
         min_session_timeout_ms=config.number("group.min.session.timeout.ms"),
@@ -92,11 +98,11 @@ def _groups(
         offset_metadata_max_size=config.number("offset.metadata.max.bytes"),
         offsets_retention_ms=config.number("offsets.retention.minutes") * _MINUTE_MS,
         offsets_retention_check_interval_ms=config.number("offsets.retention.check.interval.ms"),
-        consumer=_consumer_settings(config),
+        consumer=consumer_settings(config),
     )
 
     def make(host: Host) -> GroupCoordinator:
-        return GroupCoordinator(host, settings, _new_member_id, lambda: replicas.image)
+        return GroupCoordinator(host, settings, settings_of_groups, _new_member_id, lambda: replicas.image)
 
     def open_log(partition: int) -> ReplicaLog:
         return ReplicaLog(replicas, OFFSETS_TOPIC, partition, clock)
@@ -106,7 +112,9 @@ def _groups(
     return runtime
 
 
-def _consumer_settings(config: BrokerConfig) -> ConsumerGroupSettings:
+def consumer_settings(config: BrokerConfig) -> ConsumerGroupSettings:
+    """The settings whose names begin with group.consumer."""
+
     def limits(name: str) -> tuple[int, int]:
         return config.number(f"group.consumer.min.{name}"), config.number(f"group.consumer.max.{name}")
 
@@ -119,6 +127,7 @@ def _consumer_settings(config: BrokerConfig) -> ConsumerGroupSettings:
         regex_refresh_interval_ms=config.number("group.consumer.regex.refresh.interval.ms"),
         max_size=config.number("group.consumer.max.size"),
         assignors=tuple(assignors),
+        migration_policy=MigrationPolicy(str(config.value("group.consumer.migration.policy")).lower()),
         limits={name: limits(name) for name in ConsumerGroupSettings().limits},
     )
 

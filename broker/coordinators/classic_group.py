@@ -455,3 +455,20 @@ def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
         protocol_name=group.protocol_name,
         assignment=member.assignment,
     )
+
+
+def answer_sync(member: Member, response: SyncGroupResponse) -> bool:
+    """Answer a member's SyncGroup, if it waits for that."""
+    on_synced = member.on_synced
+    if on_synced is None:
+        return False
+    member.on_synced = None
+    on_synced(response)
+    return True
+
+
+def answer_all(group: ClassicGroup, error: ErrorCode) -> None:
+    """Answer everybody who waits with an error."""
+    for member in list(group.members.values()):
+        group.answer_join(member, refused_join(member.member_id, error))
+        answer_sync(member, SyncGroupResponse(error_code=error))

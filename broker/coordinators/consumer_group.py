@@ -184,6 +184,15 @@ class ConsumerGroup:
         resolved = self.regexes.get(member.regex) if member.regex else None
         return member.topics if resolved is None else member.topics | resolved.topics
 
+    def is_waiting_for_others(self, member: ConsumerMember) -> bool:
+        """Whether some of a member's target is still somebody's."""
+        owners = self.owners
+        return any(
+            partition not in member.assigned.get(topic_id, ()) and (topic_id, partition) in owners
+            for topic_id, partitions in self.targets.get(member.member_id, {}).items()
+            for partition in partitions
+        )
+
     def subscribed_topics(self, members: Iterable[ConsumerMember]) -> frozenset[str]:
         """The names that some members subscribe to."""
         return frozenset().union(*{self.topics_of(member) for member in members})

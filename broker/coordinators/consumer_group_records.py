@@ -12,6 +12,7 @@ NOT HERE When a record is written (`consumer_groups.py`), what applies it to a g
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from broker.coordinators.assignors import Partitions
@@ -112,13 +113,30 @@ def regex_tombstone(group_id: str, regex: str) -> StoredRecord:
     return StoredRecord(ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), None)
 
 
-def group_tombstones(group: ConsumerGroup) -> list[StoredRecord]:
-    """The group is no more, with all that is in it."""
+def group_records(group: ConsumerGroup) -> list[StoredRecord]:
+    """What makes a group with all that is in it, but for regular expressions."""
     group_id = group.group_id
+    members = group.members.values()
     return [
-        *(record for member_id in group.members for record in member_tombstones(group_id, member_id)),
-        *(regex_tombstone(group_id, regex) for regex in group.regexes),
+        *(member_record(group_id, member) for member in members),
+        epoch_record(group_id, group.epoch, group.metadata_hash),
+        *(target_record(group_id, member_id, target) for member_id, target in group.targets.items()),
+        assignment_epoch_record(group_id, group.assignment_epoch, group.assignment_wall_ms),
+        *(current_record(group_id, member) for member in members),
+    ]
+
+
+def group_tombstones(group: ConsumerGroup, renamed: Mapping[str, str] = MappingProxyType({})) -> list[StoredRecord]:
+    """The group is no more, with all that is in it; `renamed` says which members have other ids by now."""
+    group_id = group.group_id
+    member_ids = [renamed.get(member_id, member_id) for member_id in group.members]
+    of_members = [member_tombstones(group_id, member_id) for member_id in member_ids]
+    return [
+        *(current for current, _, _ in of_members),
+        *(target for _, target, _ in of_members),
         StoredRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None),
+        *(member for _, _, member in of_members),
+        *(regex_tombstone(group_id, regex) for regex in group.regexes),
         StoredRecord(ConsumerGroupMetadataKey(group_id=group_id), None),
     ]
 

@@ -18,10 +18,12 @@ from typing import Final
 
 from broker.coordinators import consumer_group_records
 from broker.coordinators.classic_group import ClassicGroup, JoinReply, State, SyncReply, refused_join
+from broker.coordinators.classic_members import ClassicMembers
 from broker.coordinators.consumer_group import ConsumerGroup, GroupState
 from broker.coordinators.consumer_group_views import describe, not_described
 from broker.coordinators.consumer_groups import ConsumerGroups, HeartbeatCaller
 from broker.coordinators.consumer_requests import check_commit, check_fetch
+from broker.coordinators.consumer_settings import SettingsOfGroups
 from broker.coordinators.group_records import (
     GROUP_METADATA,
     LEGACY_OFFSET_COMMIT,
@@ -30,9 +32,12 @@ from broker.coordinators.group_records import (
     read_group,
     read_group_key,
 )
+from broker.coordinators.member_progress import MemberProgress, next_epoch
+from broker.coordinators.migration import Migration
 from broker.coordinators.offsets import STEP, CommittedOffsets
 from broker.coordinators.rebalance import NOTHING, Caller, Decision, GroupSettings, Rebalancer
 from broker.coordinators.runtime import CoordinatorDecision, Host, StoredRecord
+from broker.coordinators.topic_regexes import TopicRegexes
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponseGroup,
@@ -82,6 +87,7 @@ class GroupCoordinator:
         self,
         host: Host,
         settings: GroupSettings,
+        of_groups: SettingsOfGroups,
         new_uuid: Callable[[], str],
         image: Callable[[], MetadataImage],
     ) -> None:
@@ -92,7 +98,16 @@ class GroupCoordinator:
         self._settings = settings
         self._image = image
         self._rebalancer = Rebalancer(self.groups, host, settings, new_uuid)
-        self._consumers = ConsumerGroups(self.consumer_groups, self.groups, host, settings.consumer, image, new_uuid)
+        consumer = settings.consumer
+        regexes = TopicRegexes(self.consumer_groups, host, consumer.regex_refresh_interval_ms, image, next_epoch)
+        progress = MemberProgress(host, consumer.assignors, of_groups, image, regexes)
+        migration = Migration(self.groups, self.consumer_groups, self._rebalancer, host, settings, image)
+        self._consumers = ConsumerGroups(
+            self.consumer_groups, self.groups, host, consumer, of_groups, image, new_uuid, progress, migration
+        )
+        self._classic_members = ClassicMembers(
+            host, consumer.migration_policy, image, new_uuid, self._consumers, progress, migration
+        )
         self._expiry: Deadline | None = None
         self._unknown_types: set[int] = set()
 
@@ -100,12 +115,17 @@ class GroupCoordinator:
 
     def join(self, caller: Caller, request: JoinGroupRequest, reply: JoinReply) -> Decision:
         """JoinGroup; the answer goes to `reply`."""
+        session_timeout_ms, settings = request.session_timeout_ms, self._settings
+        if not settings.min_session_timeout_ms <= session_timeout_ms <= settings.max_session_timeout_ms:
+            reply(refused_join(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
+            return NOTHING
+        if caller.api_version == 0:  # no rebalance timeout yet
+            request.rebalance_timeout_ms = session_timeout_ms
         consumers = self.consumer_groups.get(request.group_id)
         if consumers is None:
             return self._rebalancer.join(caller, request, reply)
         if consumers.members:
-            reply(refused_join(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-            return NOTHING
+            return self._classic_members.join(consumers, caller, request, reply)
         decision = self._rebalancer.join(caller, request, reply)
         if not decision.records:
             return decision
@@ -114,14 +134,23 @@ class GroupCoordinator:
 
     def sync(self, request: SyncGroupRequest, reply: SyncReply) -> Decision:
         """SyncGroup; the answer goes to `reply`."""
+        consumers = self.consumer_groups.get(request.group_id)
+        if consumers is not None:
+            return self._classic_members.sync(consumers, request, reply)
         return self._rebalancer.sync(request, reply)
 
     def heartbeat(self, request: HeartbeatRequest, mono_ms: int) -> ErrorCode:
         """Heartbeat: the code is the whole answer."""
+        consumers = self.consumer_groups.get(request.group_id)
+        if consumers is not None:
+            return self._classic_members.heartbeat(consumers, request)
         return self._rebalancer.heartbeat(request, mono_ms)
 
     def leave(self, request: LeaveGroupRequest) -> CoordinatorDecision[LeaveGroupResponse]:
         """LeaveGroup, in the form of version 3 and later."""
+        consumers = self.consumer_groups.get(request.group_id)
+        if consumers is not None:
+            return self._classic_members.leave(consumers, request)
         return self._rebalancer.leave(request)
 
     def consumer_heartbeat(
@@ -396,6 +425,7 @@ class GroupCoordinator:
             self._rebalancer.bury(group)
         self.groups.clear()
         self._consumers.close()
+        self._classic_members.close()
         self.consumer_groups.clear()
 
 

@@ -48,6 +48,11 @@ class MemberDeadlines:
         if life.deadline is None:
             life.deadline = self._host.after(timeout_ms, lambda: self._look(key, life))
 
+    def start_if_absent(self, group_id: str, member_id: str, timeout_ms: int) -> None:
+        """The member has so much time, unless its time runs already."""
+        if (group_id, member_id) not in self._lives:
+            self.start(group_id, member_id, timeout_ms)
+
     def forget(self, group_id: str, member_id: str) -> None:
         """There is nothing to wait for any more."""
         life = self._lives.pop((group_id, member_id), None)

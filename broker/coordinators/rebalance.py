@@ -23,6 +23,8 @@ from broker.coordinators.classic_group import (
     Protocols,
     State,
     SyncReply,
+    answer_all,
+    answer_sync,
     joined,
     members_of,
     refused_join,
@@ -99,13 +101,6 @@ class Rebalancer:
 
     def join(self, caller: Caller, request: JoinGroupRequest, reply: JoinReply) -> Decision:
         """A JoinGroup; its group id is not empty."""
-        session_timeout_ms = request.session_timeout_ms
-        settings = self._settings
-        if not settings.min_session_timeout_ms <= session_timeout_ms <= settings.max_session_timeout_ms:
-            reply(refused_join(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
-            return NOTHING
-        if caller.api_version == 0:  # no rebalance timeout yet
-            request.rebalance_timeout_ms = session_timeout_ms
         member_id = request.member_id
         group = self._groups.get(request.group_id)
         is_new = group is None
@@ -263,7 +258,7 @@ class Rebalancer:
             )
         if group.state is State.COMPLETING_REBALANCE:
             # The leader may be assigning to the old member id already.
-            return self._prepare(group, f"static member {member_id} replaces {old.member_id}", request.reason)
+            return self.prepare(group, f"static member {member_id} replaces {old.member_id}", request.reason)
         return self._complete_if_all_joined(group)
 
     def _replaced(
@@ -300,15 +295,16 @@ class Rebalancer:
     def _rebalance(self, group: ClassicGroup, what: str, reason: str | None) -> Decision:
         """Start a rebalance, or see whether the one under way has everyone."""
         if group.can_rebalance:
-            return self._prepare(group, what, reason)
+            return self.prepare(group, what, reason)
         return self._complete_if_all_joined(group)
 
     def prepare_if_too_large(self, group: ClassicGroup) -> None:
         """After loading: a group above the limit is rebalanced, so that the last to come are left out."""
         if len(group.members) > self._settings.max_size:
-            self._prepare(group, "the group is larger than group.max.size allows", None)
+            self.prepare(group, "the group is larger than group.max.size allows", None)
 
-    def _prepare(self, group: ClassicGroup, what: str, reason: str | None) -> Decision:
+    def prepare(self, group: ClassicGroup, what: str, reason: str | None) -> Decision:
+        """Have everybody join again."""
         if group.state is State.COMPLETING_REBALANCE:
             self._propagate(group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()
@@ -392,7 +388,7 @@ class Rebalancer:
             return NOTHING
         for member_id in late:
             group.remove(member_id)
-        return self._prepare(group, f"{', '.join(late)} did not sync", None)
+        return self.prepare(group, f"{', '.join(late)} did not sync", None)
 
     # ---- sync
 
@@ -433,7 +429,7 @@ class Rebalancer:
             return
         if error is not _NONE:
             self._propagate(group, coordinator_error(error))
-            self._prepare(group, f"the assignment cannot be recorded: {error.name}", None)
+            self.prepare(group, f"the assignment cannot be recorded: {error.name}", None)
             return
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
@@ -542,12 +538,9 @@ class Rebalancer:
 
     def bury(self, group: ClassicGroup) -> None:
         """Answer those who wait that this is not their coordinator, and forget every deadline."""
-        error = ErrorCode.NOT_COORDINATOR
-        for member in list(group.members.values()):
-            group.answer_join(member, refused_join(member.member_id, error))
-            answer_sync(member, SyncGroupResponse(error_code=error))
-            cancel(member.deadline)
-        for deadline in (*group.pending_joins.values(), group.join_deadline, group.sync_deadline):
+        answer_all(group, ErrorCode.NOT_COORDINATOR)
+        deadlines = [member.deadline for member in group.members.values()]
+        for deadline in (*deadlines, *group.pending_joins.values(), group.join_deadline, group.sync_deadline):
             cancel(deadline)
         group.pending_joins.clear()
         group.become(State.DEAD, self._host.wall_ms())
@@ -579,16 +572,6 @@ def _unknown_members(identities: Iterable[MemberIdentity]) -> list[MemberRespons
         )
         for identity in identities
     ]
-
-
-def answer_sync(member: Member, response: SyncGroupResponse) -> bool:
-    """Answer a member's SyncGroup, if it waits for that."""
-    on_synced = member.on_synced
-    if on_synced is None:
-        return False
-    member.on_synced = None
-    on_synced(response)
-    return True
 
 
 def cancel(deadline: Deadline | None) -> None:

@@ -36,7 +36,9 @@ _IN_KAFKAS_WORDS: Final = {
 }
 """What RE2 says is wrong, as its Java edition puts it."""
 
-NextEpoch = Callable[[ConsumerGroup, Mapping[str, ConsumerMember]], StoredRecord]
+MayDescribe = Callable[[str], bool]
+"""Whether somebody may know of a topic."""
+NextEpoch = Callable[[ConsumerGroup, Mapping[str, ConsumerMember], MetadataImage], StoredRecord]
 
 
 class RegexNews(Enum):
@@ -70,10 +72,12 @@ class TopicRegexes:
         group: ConsumerGroup,
         old: ConsumerMember,
         new: ConsumerMember,
-        may_describe: Callable[[str], bool],
+        may_describe: MayDescribe | None,
         records: list[StoredRecord],
     ) -> RegexNews:
-        """A member's heartbeat: note its expression, and see whether it is time to resolve them all.
+        """A member has told of itself: note its expression, and see whether it is time to resolve them all.
+
+        `may_describe` is None where nobody is at hand for whom they could be resolved.
 
         Raises:
             KafkaError: INVALID_REGULAR_EXPRESSION.
@@ -93,7 +97,8 @@ class TopicRegexes:
                 news = RegexNews.RESOLVED
         members = {**group.members, new.member_id: new}
         wanted = {member.regex for member in members.values() if member.regex}
-        if wanted and not group.is_resolving and self._is_time(group, wanted, is_new=is_new):
+        is_wanted = bool(wanted) and not group.is_resolving
+        if may_describe is not None and is_wanted and self._is_time(group, wanted, is_new=is_new):
             self._resolve_later(group, may_describe)
         return news
 
@@ -107,7 +112,7 @@ class TopicRegexes:
         has_other_topics = group.resolved_topics is not self._image().topics_by_name
         return is_new or len(wanted) != len(group.regexes) or has_other_topics or since_ms > self._refresh_interval_ms
 
-    def _resolve_later(self, group: ConsumerGroup, may_describe: Callable[[str], bool]) -> None:
+    def _resolve_later(self, group: ConsumerGroup, may_describe: MayDescribe) -> None:
         """Behind the heartbeat's own records; a group that those make is another object than this."""
         group_id = group.group_id
         group.is_resolving = True
@@ -119,7 +124,7 @@ class TopicRegexes:
 
         self._host.after(0, event)
 
-    def _resolve(self, group: ConsumerGroup, may_describe: Callable[[str], bool]) -> CoordinatorDecision[None]:
+    def _resolve(self, group: ConsumerGroup, may_describe: MayDescribe) -> CoordinatorDecision[None]:
         image = self._image()
         group.resolved_topics = image.topics_by_name
         wall_ms = self._host.wall_ms()
@@ -131,7 +136,7 @@ class TopicRegexes:
             after.regexes[regex] = ResolvedRegex(topics, image.offset, wall_ms)
             records.append(stored.regex_record(group.group_id, regex, after.regexes[regex]))
         before = {regex: one.topics for regex, one in group.regexes.items()}
-        epoch = self._next_epoch(after, group.members)
+        epoch = self._next_epoch(after, group.members, image)
         has_other_topics = any(one.topics != before.get(regex, frozenset()) for regex, one in after.regexes.items())
         if has_other_topics or stored.metadata_hash_of(epoch) != group.metadata_hash:
             _log.info("group %s: its regular expressions match other topics", group.group_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.scenarios.run import Runner, settings_of
 from tests.support.group_world import SocketWorld
@@ -16,7 +16,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._brokers: dict[tuple[tuple[str, int], ...], ApacheKafka] = {}
+        self._brokers: dict[tuple[tuple[str, Any], ...], ApacheKafka] = {}
 
     def __enter__(self) -> Self:
         return self

@@ -10,10 +10,12 @@ FORMAT   # ...                              a remark
          ! SETTING=VALUE ...                  first of all: what differs from `SETTINGS`
 RULES    1. Expected lines follow their command at once: the actor's own answer first, then those of others by name.
          2. Member ids are shown as ACTOR-1, ACTOR-2, ... in the order in which they appear, and may be named so.
-         3. Topic ids are written and shown as id('NAME'), producer ids as pid(1), pid(2), ... in the order in which they
+         3. What consumers of the classic protocol embed is written as subscription(topics=[...]) and assignment(...), with
+            version=1 unless said.
+         4. Topic ids are written and shown as id('NAME'), producer ids as pid(1), pid(2), ... in the order in which they
             appear; a time is shown as 1.
-         4. What a map of Java puts in no certain order (members, groups, partitions) is shown sorted.
-         5. To see that nobody answers takes time, in every world as much: `OWN_MS` for the one who asked, `OTHERS_MS`
+         5. What a map of Java puts in no certain order (members, groups, partitions) is shown sorted.
+         6. To see that nobody answers takes time, in every world as much: `OWN_MS` for the one who asked, `OTHERS_MS`
             for everyone else who waits. A scenario's timeouts must be longer than that.
 NOT HERE The worlds in which a scenario can run (`tests/support/group_world.py`).
 """
@@ -26,19 +28,15 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from protocol.api import APIS
+from protocol.codec import encode
 from protocol.errors import ErrorCode
-from protocol.messages.groups import ListGroupsResponse
+from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription, ListGroupsResponse
 from protocol.messages.transactions import ListTransactionsResponse
 from protocol.schema import EMPTY, Message, fields_of
 
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|^[0-9A-Za-z_][0-9A-Za-z_-]{21}$")
 _CLASSES = {api.request.__name__.removesuffix("Request"): api.request for api in APIS.values()}
-_ALL_BY_NAME = {
-    f"{field.wire.element.message.__name__}": field.wire.element.message
-    for api in APIS.values()
-    for field in fields_of(api.request)
-    if field.wire.element is not None and field.wire.element.message is not None
-}
+_EMBEDDED = {"subscription": ConsumerProtocolSubscription, "assignment": ConsumerProtocolAssignment}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "JoinGroup": {
         "session_timeout_ms": 10_000,
@@ -54,7 +52,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "ConsumerGroupDescribe": {"include_authorized_operations": False},
     "OffsetCommit": {"generation_id_or_member_epoch": -1, "member_id": "", "committed_metadata": ""},
 }
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
     "group.consumer.assignment.interval.ms": 0,
@@ -79,14 +77,14 @@ _SORTED = {
 }
 
 
-def settings_of(text: str) -> dict[str, int]:
+def settings_of(text: str) -> dict[str, Any]:
     """The settings that a scenario wants."""
     settings = dict(SETTINGS)
     for line in text.splitlines():
         if line.startswith("!"):
             for pair in line[1:].split():
                 name, _, value = pair.partition("=")
-                settings[name] = int(value)
+                settings[name] = int(value) if value.isdigit() else value
     return settings
 
 
@@ -237,7 +235,11 @@ class Runner:
             return self._names.topic(self._value(node.args[0]))
         if node.func.id == "pid":
             return self._names.producer(self._value(node.args[0]))
-        return {str(keyword.arg): self._value(keyword.value) for keyword in node.keywords}
+        values = {str(keyword.arg): self._value(keyword.value) for keyword in node.keywords}
+        if node.func.id in _EMBEDDED:
+            version = values.pop("version", 1)
+            return version.to_bytes(2, "big") + encode(_build(_EMBEDDED[node.func.id], values), version)
+        return values
 
     # ---- answers
 

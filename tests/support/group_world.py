@@ -12,13 +12,13 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from broker.addresses import Addresses
 from broker.coordinators.admission import Admission
-from broker.coordinators.consumer_settings import ConsumerGroupSettings
+from broker.coordinators.consumer_settings import ConsumerGroupSettings, MigrationPolicy, SettingsOfGroups
 from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.rebalance import GroupSettings
 from broker.coordinators.runtime import CoordinatorRuntime
@@ -219,6 +219,7 @@ class LocalWorld:
         self.transaction_logs = [FakeLog() for _ in range(TRANSACTIONS_PARTITIONS)]
         self.logs = [FakeLog() for _ in range(offsets_partitions)]
         self.holder = ImageHolder()
+        self.settings_of_groups = SettingsOfGroups(self.settings.consumer, lambda: self.holder.image)
         self._uuids = 0
         self._epoch = 0
         self.connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 5000), ANONYMOUS)
@@ -229,7 +230,9 @@ class LocalWorld:
     def _start(self) -> None:
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda host: GroupCoordinator(host, self.settings, self._uuid, lambda: self.holder.image),
+            lambda host: GroupCoordinator(
+                host, self.settings, self.settings_of_groups, self._uuid, lambda: self.holder.image
+            ),
             lambda partition: self.logs[partition],
             self.clock.deadlines,
             self.clock,
@@ -377,7 +380,7 @@ class LocalWorld:
         """Nothing to give back."""
 
 
-def local_world(settings: dict[str, int]) -> LocalWorld:
+def local_world(settings: Mapping[str, Any]) -> LocalWorld:
     """A world in memory with settings under Kafka's names, and the topic of the offsets in it."""
     world = LocalWorld(
         GroupSettings(
@@ -398,7 +401,7 @@ def local_world(settings: dict[str, int]) -> LocalWorld:
     return world
 
 
-def _consumer_settings(settings: dict[str, int]) -> ConsumerGroupSettings:
+def _consumer_settings(settings: Mapping[str, Any]) -> ConsumerGroupSettings:
     """The settings that begin with group.consumer, by Kafka's names."""
     known = ConsumerGroupSettings()
     names = {
@@ -408,7 +411,8 @@ def _consumer_settings(settings: dict[str, int]) -> ConsumerGroupSettings:
         "max_size": "max.size",
     }
     values = {field: settings.get(f"group.consumer.{name}", getattr(known, field)) for field, name in names.items()}
-    return known._replace(**values)
+    policy = MigrationPolicy(settings.get("group.consumer.migration.policy", known.migration_policy.value))
+    return known._replace(**values, migration_policy=policy)
 
 
 class SocketWorld:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.coordinators.consumer_settings import SettingsOfGroups
 from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.rebalance import GroupSettings
 from broker.coordinators.replica_log import ReplicaLog
@@ -35,9 +36,11 @@ class Coordination:
 
     def __init__(self, world: World, *, is_patient: bool = True) -> None:
         self.world = world
+        settings = GroupSettings()
+        of_groups = SettingsOfGroups(settings.consumer, lambda: world.replicas.image)
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda host: GroupCoordinator(host, GroupSettings(), lambda: "id", lambda: world.replicas.image),
+            lambda host: GroupCoordinator(host, settings, of_groups, lambda: "id", lambda: world.replicas.image),
             lambda partition: ReplicaLog(world.replicas, OFFSETS_TOPIC, partition, self),
             world.deadlines,
             self,

@@ -1,0 +1,19 @@
+"""The scenarios of groups with members of both protocols, in memory; `tests/conformance` holds them against Apache Kafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.run import Runner, settings_of
+from tests.support.group_world import local_world
+
+FILES = sorted((Path(__file__).parent / "mixed_groups").glob("*.txt"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_mixed_groups_answer_as_the_scenario_says(file: Path) -> None:
+    """classic_members.py rule 3: answers are Apache Kafka's; `python -m tests.scenarios` shows what differs."""
+    text = file.read_text()
+    assert Runner(local_world(settings_of(text))).run(text) == text

@@ -17,7 +17,7 @@ SOURCES := barnabas $(DAEMON) tests
 # Two processes on two cores; the tests of one file stay together, and so do their fixtures.
 PYTEST := $(BIN)/python -m pytest --verbose -rs --durations 10 --numprocesses 2 --dist loadfile
 
-.PHONY: help run demo test fuzz kill damage bench check fmt setup kafka-jars wheel clean
+.PHONY: help run demo test fuzz kill damage exactly-once sim bench check fmt setup kafka-jars wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -39,6 +39,9 @@ kill: .venv/.test ## SIGKILL under load, COUNT=100 times; SEED=... does it again
 
 damage: .venv/.test ## random damage to a stopped node, COUNT=100 times; SEED=... does it again
 	@exec $(BIN)/python -m tests.process.damaging --count $(COUNT) $(if $(SEED),--seed $(SEED))
+
+exactly-once: .venv/.test kafka-jars ## Kafka Streams and a consume-transform-produce loop, COUNT=100 kills each; SEED=... does it again
+	@exec $(BIN)/python -m tests.exactly_once --count $(COUNT) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: .venv/.test ## storage on a simulated disk that loses power, SECONDS=60 long or HISTORIES=...; SEED=... plays one again
 	@exec $(BIN)/python -m tests.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))

@@ -1,0 +1,68 @@
+"""A program that consumes, transforms, produces and commits its offsets with it, as a member of a group: SOURCE TARGET GROUP.
+
+RULES    1. What lies in a partition of the source goes into that of the target, in its order.
+         2. After an abort it goes on where the group has committed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import confluent_kafka
+
+from tests.exactly_once.client import CALL_S, QUICK, Client, Producer, run
+
+AT_MOST = 20
+POLL_S = 0.1
+SESSION_MS = 3000
+
+
+def transformed(value: str) -> str:
+    """What becomes of a value."""
+    return f"<{value}>"
+
+
+def carry(client: Client) -> None:
+    """Carry until it is asked to end."""
+    source, target, group = client.arguments
+    note = client.history.note
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": client.bootstrap, "group.id": group, "enable.auto.commit": False,
+            "isolation.level": "read_committed", "auto.offset.reset": "earliest", "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": 300, "fetch.wait.max.ms": 50, **QUICK,
+        }
+    )  # fmt: skip
+
+    def assigned(_consumer: Any, partitions: list[Any]) -> None:
+        for one in partitions:
+            note("assigned", "", one.topic, one.partition)
+
+    consumer.subscribe([source], on_assign=assigned)
+    producer = Producer(client)
+    while not client.over.is_set():
+        messages = [one for one in consumer.consume(AT_MOST, POLL_S) if one.error() is None]
+        if not messages:
+            continue
+        producer.begin()
+        for one in messages:
+            value = one.value().decode()
+            note("polled", "", source, one.partition(), one.offset(), value)
+            producer.send(target, one.partition(), transformed(value))
+        offsets = consumer.position(consumer.assignment())
+        if not producer.commit(offsets, consumer.consumer_group_metadata()):
+            rewind(consumer)
+            assigned(consumer, consumer.assignment())
+    consumer.close()
+
+
+def rewind(consumer: Any) -> None:
+    """Back to what the group has committed."""
+    for place in consumer.committed(consumer.assignment(), CALL_S):
+        if place.offset < 0:
+            place.offset = confluent_kafka.OFFSET_BEGINNING
+        consumer.seek(place)
+
+
+if __name__ == "__main__":
+    run(carry)

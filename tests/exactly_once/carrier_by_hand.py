@@ -1,0 +1,61 @@
+"""The same with aiokafka, as before there were generations in transactions: one partition, one transactional id. SOURCE TARGET.
+
+RULES    1. Nobody else has its partition; another life of it ends what this one leaves open before it reads an offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from tests.exactly_once.carrier import transformed
+from tests.exactly_once.client import FAILED, Client
+
+STALLED_S = 20.0
+
+
+async def carry(client: Client) -> None:
+    """Carry until it is asked to end."""
+    source, target = client.arguments
+    note = client.history.note
+    place = TopicPartition(source, 0)
+    producer = AIOKafkaProducer(
+        bootstrap_servers=client.bootstrap, transactional_id=client.name, request_timeout_ms=5000
+    )
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=client.bootstrap, group_id=client.name, enable_auto_commit=False,
+        isolation_level="read_committed", auto_offset_reset="earliest",
+    )  # fmt: skip
+    await producer.start()
+    await consumer.start()
+    consumer.assign([place])
+    note("assigned", "", source, 0)
+    while not client.over.is_set():
+        messages = (await consumer.getmany(timeout_ms=100, max_records=10)).get(place)
+        if messages:
+            transaction = client.next_transaction()
+            async with asyncio.timeout(STALLED_S), producer.transaction():
+                for message in messages:
+                    value = message.value.decode()
+                    note("polled", "", source, 0, message.offset, value)
+                    note("sends", transaction, target, 0, -1, transformed(value))
+                    sent = await producer.send_and_wait(target, transformed(value).encode(), partition=0)
+                    note("sent", transaction, target, 0, sent.offset, transformed(value))
+                await producer.send_offsets_to_transaction({place: messages[-1].offset + 1}, client.name)
+                note("commits", transaction)
+            note("committed", transaction)
+    await producer.stop()
+    await consumer.stop()
+
+
+if __name__ == "__main__":
+    this = Client()
+    try:
+        asyncio.run(carry(this))
+    except (KafkaError, OSError, TimeoutError) as failure:
+        print(f"{this.name}-{this.life}: {failure!r}", file=sys.stderr, flush=True)
+        os._exit(FAILED)  # what it has in flight has no say in how it ends

@@ -1,0 +1,119 @@
+"""What the programs that get killed have in common: how they are called, how they end, and transactions of librdkafka.
+
+RULES    1. SIGTERM asks for the end of what is begun, and nothing more; SIGKILL asks nobody.
+         2. An error that the client library calls abortable aborts the transaction, a passing one is tried again; with any
+            other the program ends, as if it had been killed, and another life of it goes on.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import confluent_kafka
+
+from tests.exactly_once.history import History
+
+FAILED = 3
+CALL_S = 10.0
+QUICK = {
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 200,
+    "retry.backoff.ms": 20,
+    "metadata.recovery.strategy": "none",
+}
+"""Librdkafka 2.16 that begins again with its bootstrap servers, which it does when its only broker is away, may wait for a
+connection of before for ever: with any broker, so also when Apache Kafka is killed."""
+
+
+class Client:
+    """One life of a program: called with BOOTSTRAP FOLDER NAME LIFE and what else it wants."""
+
+    def __init__(self) -> None:
+        self.bootstrap, folder, self.name, self.life, *self.arguments = sys.argv[1:]
+        self.history = History(Path(folder), f"{self.name}-{self.life}")
+        self.over = threading.Event()
+        self._transactions = 0
+        signal.signal(signal.SIGTERM, self._ask_to_end)
+
+    def _ask_to_end(self, _signal: int, _frame: FrameType | None) -> None:
+        self.over.set()
+
+    def next_transaction(self) -> str:
+        """A name for it that nobody else gives."""
+        self._transactions += 1
+        return f"{self.name}-{self.life}-{self._transactions}"
+
+
+class Producer:
+    """A transactional producer of librdkafka that writes its history."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._note = client.history.note
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": client.bootstrap, "transactional.id": client.name, "linger.ms": 0, **QUICK}
+        )
+        self._transaction = ""
+        self._again(lambda: self._producer.init_transactions(CALL_S))
+
+    def begin(self) -> None:
+        """The next transaction."""
+        self._transaction = self._client.next_transaction()
+        self._producer.begin_transaction()
+
+    def send(self, topic: str, partition: int, value: str) -> None:
+        """A record."""
+        transaction = self._transaction
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is None:
+                self._note("sent", transaction, topic, partition, message.offset(), value)
+
+        self._note("sends", transaction, topic, partition, -1, value)
+        self._producer.produce(topic, value, partition=partition, on_delivery=delivered)
+
+    def commit(self, offsets: list[Any] | None = None, group: Any = None) -> bool:
+        """Commit, with the offsets of a group; whether it came to that, or was aborted."""
+        try:
+            if offsets is not None:
+                self._again(lambda: self._producer.send_offsets_to_transaction(offsets, group, CALL_S))
+            self._note("commits", self._transaction)
+            self._again(lambda: self._producer.commit_transaction(CALL_S))
+        except confluent_kafka.KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            self.abort()
+            return False
+        self._note("committed", self._transaction)
+        return True
+
+    def abort(self) -> None:
+        """Abort."""
+        self._again(lambda: self._producer.abort_transaction(CALL_S))
+        self._note("aborted", self._transaction)
+
+    @staticmethod
+    def _again(call: Callable[[], None]) -> None:
+        while True:
+            try:
+                return call()
+            except confluent_kafka.KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+
+
+def run(main: Callable[[Client], None]) -> None:
+    """Live once."""
+    client = Client()
+    try:
+        main(client)
+    except confluent_kafka.KafkaException as error:
+        print(f"{client.name}-{client.life}: {error}", file=sys.stderr)
+        sys.exit(FAILED)
+    client.history.close()

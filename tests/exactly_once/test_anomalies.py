@@ -1,0 +1,110 @@
+"""The checker finds each anomaly where it was planted, and nothing in a history that is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.exactly_once.anomalies import Event, anomalies
+from tests.exactly_once.history import History, read_histories
+
+RIGHT = """
+w sends   t1 a 0 -1 x
+w sends   t1 a 0 -1 y
+w sends   t1 b 0 -1 z
+w sent    t1 a 0 0 x
+w sent    t1 a 0 1 y
+w sent    t1 b 0 0 z
+w commits t1
+w committed t1
+w sends   t2 a 0 -1 gone
+w sends   t2 a 0 -1 again
+w sent    t2 a 0 3 gone
+w sent    t2 a 0 4 again
+w aborted t2
+w sends   t3 a 0 -1 again
+w sent    t3 a 0 6 again
+w commits t3
+w committed t3
+v sends   t4 a 0 -1 perhaps
+v sends   t4 b 0 -1 with it
+v commits t4
+v sends   t5 a 0 -1 never
+r assigned - a 0
+r polled  - a 0 0 x
+r polled  - a 0 1 y
+r polled  - a 0 6 again
+r polled  - a 0 8 perhaps
+r assigned - a 0
+r polled  - a 0 1 y
+s assigned - a 0
+s assigned - b 0
+s polled  - b 0 0 z
+s polled  - b 0 2 with it
+s polled  - a 0 6 again
+"""
+BLANK = ["", "-1", "-1", ""]
+
+
+def history(text: str) -> list[Event]:
+    """Events out of lines; what a line leaves out is blank."""
+    found = []
+    for fields in (line.split(maxsplit=6) for line in text.splitlines() if line):
+        who, what, transaction, topic, partition, offset, value = fields + BLANK[len(fields) - 3 :]
+        found.append(Event(who, what, transaction, topic, int(partition), int(offset), value))
+    return found
+
+
+def test_nothing_is_found_where_all_is_right() -> None:
+    """Aborts, repeats after an abort, ends that nobody was told of, and consumers that begin anew are no anomalies."""
+    assert anomalies(history(RIGHT)) == []
+
+
+PLANTED = {
+    "inconsistent offset": ("r polled  - a 0 1 y", "r polled  - a 0 1 other"),
+    "duplicate": ("s polled  - a 0 6 again", "s polled  - a 0 9 x"),
+    "aborted read": ("s polled  - a 0 6 again", "s polled  - a 0 3 gone"),
+    "lost write": ("r polled  - a 0 0 x", "r polled  - a 0 6 again"),
+    "unseen": ("s polled  - b 0 0 z\ns polled  - b 0 2 with it", ""),
+    "torn transaction": ("s polled  - b 0 2 with it", ""),
+    "non-monotonic poll": ("r polled  - a 0 8 perhaps", "r polled  - a 0 8 perhaps\nr polled  - a 0 8 perhaps"),
+    "skipped by a poll": ("r polled  - a 0 0 x\nr polled  - a 0 1 y\n", "r polled  - a 0 0 x\n"),
+    "non-monotonic send": ("w sent    t1 a 0 1 y", "w sent    t1 a 0 7 y"),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_each_anomaly_is_found_where_it_was_planted(kind: str) -> None:
+    """One change of a right history for each kind; it may be seen as another kind too."""
+    was, becomes = PLANTED[kind]
+    assert was in RIGHT
+    assert kind in {found.kind for found in anomalies(history(RIGHT.replace(was, becomes, 1)))}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("r polled - a 0 10 never", "never was read, and was open"),
+        ("r polled - a 0 10 gone", "gone was read, and was aborted"),
+        ("r polled - a 0 4 again", "again was read at a-0@4, where it was aborted"),
+    ],
+)
+def test_what_was_aborted_is_told_from_what_was_sent_again(line: str, told: str) -> None:
+    """An aborted value, one whose producer never asked for a commit, and the aborted one of two attempts."""
+    found = anomalies(history(f"{RIGHT}\nr assigned - a 0\n{line}"))
+    assert told in {one.sentence for one in found if one.kind == "aborted read"}
+
+
+def test_a_history_is_read_back_up_to_where_its_client_was_killed(tmp_path: Path) -> None:
+    """history.py: each client's own file, without the line that was cut off."""
+    written = History(tmp_path, "w-1")
+    written.note("sends", "t", "a", 2, -1, "x")
+    written.note("committed", "t")
+    written.close()
+    with (tmp_path / "w-1.jsonl").open("a") as file:
+        file.write('["polled", "", "a"')
+    assert read_histories(tmp_path) == [
+        Event("w-1", "sends", "t", "a", 2, -1, "x"),
+        Event("w-1", "committed", "t"),
+    ]

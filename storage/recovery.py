@@ -57,6 +57,7 @@ def open_parts(
     start_offset = engine.open(recovery_point, names)
     epochs = LeaderEpochs(disk, f"{directory}/{LEADER_EPOCHS}")
     snapshots = Snapshots(disk, directory, names)
+    snapshots.trim(engine.start_offset)  # one that came back after a loss of power knows nothing of what came after it
     producers = ProducerState(name)
     if start_offset is not None:
         _recover(engine, epochs, producers, snapshots, start_offset)

@@ -51,6 +51,10 @@ class Durability:
         """Its indexes are complete and were written."""
         self._finished[segment.base_offset] = segment
 
+    def is_unsynced(self, segment: Segment) -> bool:
+        """Whether its indexes are still to be synced."""
+        return self._finished.get(segment.base_offset) is segment
+
     def unfinished(self, segment: Segment) -> None:
         """It is gone, or appended to again."""
         if self._finished.get(segment.base_offset) is segment:

@@ -388,7 +388,7 @@ class TimeIndex(SparseIndex):
 class TransactionIndex:
     """The transactions whose abort marker lies in one segment; there is no file while there is none."""
 
-    __slots__ = ("_disk", "_list", "base_offset", "path")
+    __slots__ = ("_disk", "_list", "_written", "base_offset", "path")
 
     ENTRY: ClassVar[Struct] = Struct(">hqqqq")
 
@@ -397,14 +397,22 @@ class TransactionIndex:
         self.path = path
         self.base_offset = base_offset
         self._list: list[AbortedTransaction] = self._read() if disk.exists(path) else []
+        self._written = len(self._list)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the file has all of them."""
+        return self._written == len(self._list)
 
     def append(self, transaction: AbortedTransaction, later: Later = at_once) -> None:
         """Add one; markers arrive in the order of their offsets."""
         assert not self._list or transaction.last_offset > self._list[-1].last_offset
-        position = len(self._list) * self.ENTRY.size
+        number = len(self._list)
 
         def change() -> None:
-            self._disk.open(self.path, write=True, create=True).pwrite(self.ENTRY.pack(0, *transaction), position)
+            file = self._disk.open(self.path, write=True, create=True)
+            file.pwrite(self.ENTRY.pack(0, *transaction), number * self.ENTRY.size)
+            self._written = number + 1
 
         later(change)
         self._list.append(transaction)
@@ -431,12 +439,14 @@ class TransactionIndex:
         if keep < len(self._list):
             self._disk.open(self.path, write=True).truncate(keep * self.ENTRY.size)
             del self._list[keep:]
+            self._written = keep
 
     def reset(self) -> None:
         """Forget all."""
         if self._disk.exists(self.path):
             self._disk.open(self.path, write=True).truncate(0)
         self._list.clear()
+        self._written = 0
 
     def _read(self) -> list[AbortedTransaction]:
         data = self._disk.read(self.path)

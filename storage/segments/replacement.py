@@ -94,7 +94,9 @@ def replaced(disk: Disk, old: Sequence[Segment], size: int, interval: int, doome
         while steps:
             steps[0]()
             del steps[0]
-        following.has_arrived = True
+        following.has_arrived = new.is_made = True
 
     steps.append(begin)
-    return Segment(following, directory, base_offset, size, interval), change
+    new = Segment(following, directory, base_offset, size, interval)
+    new.is_made = False
+    return new, change

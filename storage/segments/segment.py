@@ -148,7 +148,7 @@ class Segment(SegmentFiles):
         self._time_index = TimeIndex(self._disk, self.path(TIME_INDEX), self.base_offset, anew=True)
         self._recent_start = self.end_offset = self.base_offset
         self.is_loaded = True
-        self._is_made = False
+        self.is_made = False
         later(self._make_files)
 
     def load(self) -> None:
@@ -208,7 +208,8 @@ class Segment(SegmentFiles):
     @property
     def is_written(self) -> bool:
         """Whether its files are there and hold all that is known of them in memory."""
-        return self._is_made and all(i is None or i.is_written for i in (self._offset_index, self._time_index))
+        indexes = (self._offset_index, self._time_index, self._transactions)
+        return self.is_made and all(index is None or index.is_written for index in indexes)
 
     def has_full_index(self, max_bytes: int) -> bool:
         """Whether an index has no place left; the time index keeps its last place for the end of the segment."""
@@ -306,7 +307,7 @@ class Segment(SegmentFiles):
 
     def be_ready_to_append(self) -> None:
         """Raise WouldBlock where the log file has to be opened first."""
-        if self._file is None and self._is_made:
+        if self._file is None and self.is_made:
             raise self._elsewhere(_NOWHERE)
 
     @property

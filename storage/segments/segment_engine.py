@@ -13,7 +13,7 @@ RULES    1. A segment is rolled before an append that would make it larger than 
             return: else a loss of power could bring it back behind what was appended in its place.
          5. A segment that begins behind the end of the one before may mean a loss, and then the log is cut there. It does
             not before the recovery point (all was durable) and before `compacted_end`; nor where the topic is compacted
-            and the segment before lacks offsets inside: what loses its end was just appended to, and lacks none.
+            and the segment before lacks offsets inside, behind that point: what was just appended lacks none.
             Our own compactions leave no such gap, at least a header ends every segment (compaction/cleaning.py).
             A segment that begins before that end was to go, or had just been made, when the power failed: it goes.
          6. In service, files that are not in use at the moment may be closed between any two calls (storage/open_files.py).
@@ -137,10 +137,13 @@ class SegmentEngine:
     def recovery(self, start_offset: int, visit: Visit) -> Iterator[int]:
         """Do the same in slices of about a MiB; yields the offset reached."""
         lacks_offsets = False
+        durable_end = self._durable_end or -1
 
         def publish(buffer: Buffer, position: int, header: BatchHeader) -> None:
             nonlocal lacks_offsets
-            if header[0] > self._end_offset or header.record_count <= header.last_offset_delta:
+            if (header[0] > self._end_offset > durable_end) or (
+                header[0] > durable_end and header.record_count <= header.last_offset_delta
+            ):
                 lacks_offsets = True
             self._end_offset = header.next_offset
             visit(buffer, position, header)
@@ -459,6 +462,7 @@ class SegmentEngine:
         assert [segment.base_offset for segment in old] == list(bases), "neighbours are compacted"
         assert slot + len(bases) < len(self._segments), "the active segment is not compacted"
         doomed: list[str] = []
+        has_unsynced = any(self._durability.is_unsynced(segment) for segment in old)
         new, change = replaced(self._disk, old, size, self._config.index_interval_bytes, doomed)
         for segment in old:
             self._forget(segment)
@@ -469,7 +473,9 @@ class SegmentEngine:
         if has_aborted:
             self._with_aborted.add(new.base_offset)
         self.later(change)
-        self._durability.new_names()
+        self.later(self._durability.new_names)
+        if has_unsynced:  # a loss of power may bring them back before the names are synced
+            self._durability.finished(new)
         return doomed
 
     def trim(self, offset: int) -> list[str]:

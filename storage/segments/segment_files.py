@@ -14,18 +14,19 @@ from storage.segments.layout import DELETED, INDEXES, LOG, OFFSET_INDEX, TIME_IN
 class SegmentFiles:
     """A log and its indexes; the log is opened when it is first used."""
 
-    __slots__ = ("_disk", "_ending", "_file", "_is_copy", "_is_made", "base_offset", "directory", "is_gone", "usage")
+    __slots__ = ("_disk", "_ending", "_file", "_is_copy", "base_offset", "directory", "is_gone", "is_made", "usage")
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, ending: str) -> None:
         self._disk = disk
         self._ending = ending
         self._file: File | None = None
         self._is_copy = False
-        self._is_made = True  # whether the files are there
         self.directory = directory
         self.base_offset = base_offset
         self.is_gone = False
         """Deleted: a thread that still looks for it finds nothing, and that is all right."""
+        self.is_made = True
+        """Whether the files are there, under their names."""
         self.usage = IDLE
 
     def path(self, suffix: str) -> str:
@@ -96,7 +97,7 @@ class SegmentFiles:
                 file.truncate(0)
         if not self.is_gone:
             self._keep(file)
-        self._is_made = True
+        self.is_made = True
 
     def _keep(self, file: File) -> None:
         self._file = file

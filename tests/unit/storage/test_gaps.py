@@ -87,6 +87,25 @@ def test_a_compacted_segment_with_a_gap_behind_it_is_believed(tmp_path: Path) ->
     assert recovered(tmp_path, log.config, Checkpoint()).log_end_offset == 11
 
 
+def test_a_segment_that_was_compacted_elsewhere_and_appended_to_here_can_lose_its_end(tmp_path: Path) -> None:
+    """What lacks offsets before the recovery point was durable, and tells nothing of what was appended behind it."""
+    log = three_segments(tmp_path)
+    log = log_at(tmp_path, config=log.config)
+    put(log, ("k5", "again"))
+    closed(log)
+    compact(log, NOW_MS)
+    log.close()
+    (tmp_path / "t-0" / f"{10:020d}.log").unlink()  # the compacted one is appended to, as after a move
+    log = log_at(tmp_path, config=log.config)
+    end_offset = log.log_end_offset
+    put(log, ("more", "v"))
+    put(log, ("and more", "v"))
+    log.roll(NOW_MS)
+    log.close()
+    without_its_end(tmp_path, 0)
+    assert recovered(tmp_path, log.config, Checkpoint(recovery_point=end_offset - 1)).log_end_offset == end_offset + 1
+
+
 def test_our_own_compaction_leaves_no_gap_between_segments(tmp_path: Path) -> None:
     """A header ends every segment, so that a policy that changes in the middle of a round does no harm."""
     log = log_at(tmp_path, config=replace(COMPACTED, segment_bytes=700))

@@ -11,6 +11,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import pytest
+
 from protocol.records import ControlType, headers
 from storage.checkpoints import RECOVERY_POINTS
 from storage.log import Log, Origin
@@ -21,6 +23,7 @@ from storage.segments.segment_engine import SegmentEngine
 from tests.simulation.checks import read_all
 from tests.simulation.file_system import FileSystem
 from tests.simulation.simulated_disk import Ended, SimulatedDisk
+from tests.support.compaction import COMPACTED, compact, put
 from tests.support.logs import BIG, NOW_MS, SMALL, TOPIC_ID, Idempotent, append, marker
 
 OTHER_ID = bytes(reversed(TOPIC_ID))
@@ -51,8 +54,8 @@ class OldNames(Misfortune):
 class Machine:
     """A file system and the process on it."""
 
-    def __init__(self, directories: Sequence[str] = ("/a",)) -> None:
-        self.files = FileSystem(journals=True)
+    def __init__(self, directories: Sequence[str] = ("/a",), *, journals: bool = True) -> None:
+        self.files = FileSystem(journals=journals)
         self._directories = {path: path.encode() * 8 for path in directories}
         for path in directories:
             self.files.make_directory(path)
@@ -179,6 +182,71 @@ def test_producers_of_a_log_that_a_recovery_begins_anew_do_not_come_back() -> No
     assert (machine.log().log_start_offset, machine.log().producers.producers) == (7, {})
     machine.lose_power(OldNames())
     assert (machine.log().log_start_offset, machine.log().producers.producers) == (7, {})
+
+
+def test_a_snapshot_that_comes_back_from_before_the_first_segment_is_not_believed() -> None:
+    """What its producers wrote after it was deleted; who knows nothing of them is right, who takes them for behind is not."""
+    machine = Machine()
+    log = machine.log()
+    for number in range(7):
+        append(log, BIG, producer=Idempotent(7, 0, number))
+    flush(log)
+    old = machine.disk.read("/a/t-0/00000000000000000002.snapshot")
+    log.high_watermark = 7
+    log.trim(7, NOW_MS)
+    log.close()
+    machine.files.remove("/a/t-0/00000000000000000006.snapshot")
+    machine.files.make_file("/a/t-0/00000000000000000002.snapshot").write(old, 0)
+    machine.start()
+    ((_, last_sequence, last_offset, *_),) = machine.log().producers.producers[7].batches
+    assert (last_sequence, last_offset) == (6, 6)
+    machine.files.file("/a/t-0/00000000000000000006.log").truncate(0)
+    machine.files.make_file("/a/t-0/00000000000000000002.snapshot").write(old, 0)
+    machine.start()
+    assert machine.log().producers.producers == {}
+
+
+def test_an_aborted_transaction_that_is_still_to_be_written_waits_for_the_next_sync() -> None:
+    """Of a finished segment nobody builds it anew: what was aborted would be read with read_committed."""
+    machine = Machine()
+    log = machine.log(config=LogConfig())
+    append(log, BIG)
+    flush(log)
+    waiting: list[Any] = []
+    log.later = waiting.append
+    append(log, BIG, producer=Idempotent(7, 0, 0, transactional=True))
+    log.append(marker(ControlType.ABORT, 7, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    log.roll(NOW_MS)
+    index, *others = waiting
+    for change in others:
+        change()
+    flush(log)
+    index()
+    machine.checkpoint()
+    log = machine.lose_power() and machine.log()
+    assert [found[:3] for found in log.open().aborted(0, 3)] == [(7, 1, 2)]
+
+
+@pytest.mark.parametrize("has_names", [False, True], ids=["before its names are changed", "behind that"])
+def test_indexes_of_what_a_compaction_replaced_may_be_needed_until_its_names_are_durable(has_names: bool) -> None:
+    """A loss of power brings the old segment back; its indexes were not synced, and a recovery has to look there."""
+    machine = Machine(journals=False)
+    log = machine.log(config=replace(COMPACTED, segment_bytes=100_000))
+    for number in range(4):
+        put(log, (f"k{number % 2}", "v"), timestamp_ms=NOW_MS + number)
+    flush(log)
+    log.roll(NOW_MS)
+    put(log, ("last", "v"), timestamp_ms=NOW_MS)
+    waiting: list[Any] = []
+    log.later = waiting.append if not has_names else log.later
+    compact(log, NOW_MS, disk=machine.disk)
+    if not has_names:
+        flush(log)
+        for change in waiting:
+            change()
+    machine.checkpoint()
+    log = machine.lose_power() and machine.log()
+    assert log.offset_for_timestamp(NOW_MS + 3) == (NOW_MS + 3, 3, 0)
 
 
 def test_a_clean_stop_makes_indexes_durable_too() -> None:

@@ -219,11 +219,13 @@ class Partition:
                 self.own_end_moved()
 
     def settle(self, *, may_block: bool = True) -> None:
-        """Learn from the log where this leader begins (rule 6).
+        """Learn from the log where this leader begins (rule 6); harmless when that is known.
 
         Raises:
             WouldBlock: the log is not open; not with `may_block`.
         """
+        if self._is_settled:
+            return
         self.log.open(may_block=may_block)
         self._is_settled = True
         self.epoch_start_offset = self.log.log_end_offset

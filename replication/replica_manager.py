@@ -15,6 +15,8 @@ RULES    1. What is here follows from the metadata image alone: `apply` makes, c
             UNKNOWN_TOPIC_OR_PARTITION.
          7. A full disk is no failure: what was begun waits for room, and so does what coordinators write; clients'
             appends are refused meanwhile.
+         8. A new log of which records are synced before they are acknowledged is opened, and its names are made durable,
+            before anybody writes to it; one after the other, behind which nobody waits.
 NOT HERE Waiting for data (`purgatory.py` and the fetch handler), what one partition decides (`partition.py`).
 """
 
@@ -29,14 +31,16 @@ from typing import Any, Final, NamedTuple
 from protocol.errors import ErrorCode, KafkaError
 from replication.image import Changes, MetadataImage, PartitionState, ResourceType, TopicImage
 from replication.partition import FetchPosition, Partition, Reader
+from replication.partition_sync import PartitionSync
 from replication.purgatory import Purgatory
-from replication.work import Run, Worker
+from replication.work import Worker
 from storage.blocking import WouldBlock
 from storage.changes import Change
 from storage.disk import StorageError
 from storage.log import AppendInfo, Log, Origin, PreparedAppend, ReadInfo
 from storage.log_config import LogConfig, log_config
 from storage.log_manager import LogManager
+from storage.settings import MAX_LONG
 
 _log = logging.getLogger("barnabas.replicas")
 
@@ -88,6 +92,7 @@ class ReplicaManager:
         """Log directories that are full at the moment: appends are refused."""
         self._waiting_appends: dict[Partition, deque[Append]] = {}
         self._reading: dict[WouldBlock[Any], list[Callable[[], None]]] = {}
+        self._not_ready: deque[Partition] = deque()  # new ones (rule 8), of which the first is being opened
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
         log_manager.later, log_manager.name_later = self._change_later, self._name_later
         # News upward (seam 12), set by the composition root.
@@ -134,6 +139,10 @@ class ReplicaManager:
             except StorageError as error:
                 self.directory_failed(partition.log.directory, error)
                 return
+            if partition.log.is_untouched and partition.log.config.flush_messages != MAX_LONG:
+                self._not_ready.append(partition)
+                if len(self._not_ready) == 1:
+                    self._make_ready()
         else:
             partition.follow(state)
         if self.on_leadership is not None and (was_leader, epoch) != (partition.is_leader, partition.leader_epoch):
@@ -361,8 +370,25 @@ class ReplicaManager:
         if partition.is_syncing or partition.is_offline:
             return
         partition.is_syncing = True
-        sync = _PartitionSync(self, partition)
+        sync = PartitionSync(partition, self.directory_failed)
         self._worker.sync(partition.log.directory, sync.begin, sync.done)
+
+    def _make_ready(self) -> None:
+        """Open the first of the new logs, and go on with the next when the disk has answered."""
+        while self._not_ready:
+            partition = self._not_ready[0]
+            try:
+                if partition.is_leader and not self.is_crowded:
+                    partition.settle(may_block=False)
+                    self.sync(partition)
+            except WouldBlock as blocked:
+                self.await_disk(partition, blocked, self._make_ready)
+                return
+            except StorageError as error:
+                self.directory_failed(partition.log.directory, error)
+            except KafkaError as refusal:  # which whoever uses it is told too
+                _log.warning("%s cannot be opened: %s", partition.log.name, refusal.message or refusal.code.name)
+            self._not_ready.popleft()
 
     # ------------------------------------------------------------ reading
     @property
@@ -546,41 +572,6 @@ class ReplicaManager:
                     self.on_leadership(partition)
         if is_news and self.on_directory_failed is not None:
             self.on_directory_failed(directory, error)
-
-
-class _PartitionSync:
-    """One partition's part in a round of syncs."""
-
-    __slots__ = ("_end_offset", "_partition", "_replicas")
-
-    def __init__(self, replicas: ReplicaManager, partition: Partition) -> None:
-        self._replicas = replicas
-        self._partition = partition
-        self._end_offset = 0
-
-    def begin(self) -> Run:
-        """What is to be done, now that the round begins."""
-        log = self._partition.log
-        if not log.is_open:  # its directory failed, or it was deleted, while it waited
-            return _nothing
-        try:
-            work = log.sync_work()
-            self._end_offset = log.log_end_offset
-        except StorageError as error:
-            self._replicas.directory_failed(log.directory, error)
-            return _nothing
-        return work
-
-    def done(self, error: StorageError | None) -> None:
-        """The round is over."""
-        partition = self._partition
-        partition.is_syncing = False
-        if error is not None:
-            self._replicas.directory_failed(partition.log.directory, error)
-        if partition.is_offline:
-            return
-        partition.log.flushed(self._end_offset)
-        partition.own_end_moved()  # which wants another sync if so much was appended meanwhile
 
 
 def _nothing() -> None:

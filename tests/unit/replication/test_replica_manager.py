@@ -280,6 +280,7 @@ def test_records_are_acknowledged_and_readable_only_when_synced(tmp_path, outcom
     worker = HeldWorker()
     world = World(tmp_path, worker=worker)
     world.create("t", flush_messages=1)
+    worker.let_sync()  # of its names
     append(world, outcomes, acks=-1)
     worker.let_write()
     assert len(worker.syncs) == 1
@@ -386,6 +387,7 @@ def test_failed_sync_is_final(tmp_path, outcomes):
     worker = HeldWorker()
     world = World(tmp_path, worker=worker)
     world.create("t", flush_messages=1)
+    worker.let_sync()  # of its names
     append(world, outcomes)
     worker.let_write()
     worker.let_sync(StorageError("sync", "x"))

@@ -1,0 +1,55 @@
+"""One partition's part in a round of syncs.
+
+RULES    1. What is to be synced is asked for when the round begins: so it covers what was committed until then.
+         2. Up to where the log ended at that moment it is durable when the round has succeeded; a failure is its log
+            directory's, whatever was asked for.
+NOT HERE Who wants a sync (`partition.py`), rounds (`broker/sync_rounds.py`), what is synced (`storage/syncs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from replication.partition import Partition
+from replication.work import Run
+from storage.disk import StorageError
+
+
+class PartitionSync:
+    """From the wish to the end of the round."""
+
+    __slots__ = ("_end_offset", "_fail", "_partition")
+
+    def __init__(self, partition: Partition, fail: Callable[[str, StorageError], None]) -> None:
+        """`fail` takes a log directory offline."""
+        self._partition = partition
+        self._fail = fail
+        self._end_offset = 0
+
+    def begin(self) -> Run:
+        """What is to be done, now that the round begins."""
+        log = self._partition.log
+        if not log.is_open:  # its directory failed, or it was deleted, while it waited
+            return _nothing
+        try:
+            work = log.sync_work()
+            self._end_offset = log.log_end_offset
+        except StorageError as error:
+            self._fail(log.directory, error)
+            return _nothing
+        return work
+
+    def done(self, error: StorageError | None) -> None:
+        """The round is over."""
+        partition = self._partition
+        partition.is_syncing = False
+        if error is not None:
+            self._fail(partition.log.directory, error)
+        if partition.is_offline:
+            return
+        partition.log.flushed(self._end_offset)
+        partition.own_end_moved()  # which wants another sync if so much was appended meanwhile
+
+
+def _nothing() -> None:
+    """Only its turn is waited for."""

@@ -39,6 +39,7 @@ UNANSWERED = {
     "_TIMED_OUT_QUEUE",
     "REQUEST_TIMED_OUT",
     "_DESTROY",
+    "_DESTROY_BROKER",
     "_NOENT",
 }
 PASSING = {

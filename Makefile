@@ -43,6 +43,9 @@ damage: .venv/.test ## random damage to a stopped node, COUNT=100 times; SEED=..
 exactly-once: .venv/.test kafka-jars ## Kafka Streams and a consume-transform-produce loop, COUNT=100 kills each; SEED=... does it again
 	@exec $(BIN)/python -m tests.exactly_once --count $(COUNT) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+conformance: .venv/.test kafka-jars ## real clients of every language play the scenarios; writes docs/compatibility.md; ARGS=--kafka plays against Apache Kafka
+	@exec $(BIN)/python -m tests.conformance.suite $(ARGS)
+
 sim: .venv/.test ## storage on a simulated disk that loses power, SECONDS=60 long or HISTORIES=...; SEED=... plays one again
 	@exec $(BIN)/python -m tests.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 

@@ -23,6 +23,8 @@ from protocol.messages.admin import (
     CreateTopicsRequest,
     IncrementalAlterConfigsRequest,
 )
+from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from protocol.messages.metadata import FindCoordinatorRequest
 from protocol.messages.produce_fetch import (
     FetchPartition,
     FetchRequest,
@@ -48,7 +50,7 @@ SETTINGS = {
     "log.retention.minutes": "10080",
     "log.cleaner.backoff.ms": "3600000",
 }
-TOPIC, BROKER, SET, DELETE = 2, 4, 0, 1
+TOPIC, BROKER, GROUP, SET, DELETE = 2, 4, 32, 0, 1
 DAY_MS = 86_400_000
 
 
@@ -319,3 +321,40 @@ def test_connections_of_one_address(node: Node) -> None:
     with changed(node, max_connections_per_ip=1):
         until(lambda: not is_served(), "a second connection is refused")
     until(is_served, "it is not any more")
+
+
+def beat(client: RawClient, group: str, member: str) -> Any:
+    """Join a consumer group."""
+    joining = ConsumerGroupHeartbeatRequest(group_id=group, member_id=member, member_epoch=0)
+    joining.rebalance_timeout_ms, joining.subscribed_topic_names, joining.topic_partitions = 60_000, ["t"], []
+    return client.ask(joining, 1)
+
+
+def coordinated(client: RawClient, group: str) -> bool:
+    """Whether the group has a coordinator; who asks makes its topic."""
+    (found,) = client.ask(FindCoordinatorRequest(coordinator_keys=[group]), 4).coordinators
+    return bool(found.error_code == E.NONE and beat(client, group, "first").error_code == E.NONE)
+
+
+def test_the_time_between_two_assignments_of_consumer_groups(node: Node) -> None:
+    """Whoever comes second within a second is in the first one's epoch; without that time in one of its own."""
+
+    def epoch_of_second() -> int:
+        group = f"interval-{time.time()}"
+        until(lambda: coordinated(node.client, group), "a coordinator")
+        return int(beat(node.client, group, "second").member_epoch)
+
+    until(lambda: epoch_of_second() == 2, "one assignment")
+    with changed(node, group_consumer_assignment_interval_ms=0):
+        until(lambda: epoch_of_second() == 3, "an assignment for each")
+    until(lambda: epoch_of_second() == 2, "one assignment again")
+
+
+def test_a_group_has_settings_of_its_own(node: Node) -> None:
+    """They count from the next heartbeat on."""
+    group = "of-its-own"
+    until(lambda: coordinated(node.client, group), "a coordinator")
+    alter(node.client, GROUP, group, {"consumer_heartbeat_interval_ms": 7000})
+    until(lambda: beat(node.client, group, "m").heartbeat_interval_ms == 7000, "its own interval")
+    alter(node.client, GROUP, group, {"consumer_heartbeat_interval_ms": None})
+    until(lambda: beat(node.client, group, "m").heartbeat_interval_ms == 5000, "the broker's interval")

@@ -46,6 +46,8 @@ QUICK = [
         f"consumer_groups/{name}"
         for name in ("joining", "offsets", "refusals", "regexes", "static_members", "timeouts")
     ),
+    "mixed_groups/cooperative",
+    "mixed_groups/refusals",  # others in test_mixed_groups.py
 ]
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -1,0 +1,3 @@
+package main
+
+func newSegmentio(bootstrap string) Driver { panic("later") }

@@ -1,0 +1,1 @@
+"""The Python clients' drivers of the conformance suite."""

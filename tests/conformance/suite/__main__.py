@@ -1,0 +1,110 @@
+"""`make conformance`: every client plays every scenario, and the table is printed and kept.
+
+python -m tests.conformance.suite                              against a broker of its own; writes the table
+python -m tests.conformance.suite --kafka                      against Apache Kafka 4.3.1
+python -m tests.conformance.suite --bootstrap HOST:PORT        against any broker
+python -m tests.conformance.suite --client sarama --only transactions
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from barnabas import Broker
+from tests.conformance.suite import matrix, table
+from tests.conformance.suite.clients import CLIENTS, Client, NotHere
+from tests.conformance.suite.playing import FAILED, Outcome, Player
+from tests.conformance.suite.steps import Scenario
+from tests.conformance.suite.tables.everything import KNOWN, SCENARIOS
+from tests.support.kafka import KAFKA_VERSION, ApacheKafka
+
+PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
+SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 5}
+AT_A_TIME = 2
+"""Clients that play at the same time, each its scenarios in turn."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what was asked for; 1 when something fails that is no client's own fault."""
+    options = _parser().parse_args(arguments)
+    clients = [one for one in CLIENTS if not options.client or one.name in options.client]
+    scenarios = [one for one in SCENARIOS if options.only in f"{one.subject}: {one.name}"]
+    is_whole = len(clients) == len(CLIENTS) and len(scenarios) == len(SCENARIOS)
+    commands, absent = build(clients)
+    with _broker(options) as (bootstrap, broker):
+        outcomes, versions = _play(commands, scenarios, bootstrap)
+        cells = matrix.fill(commands, bootstrap) if is_whole else {}
+    languages = {one.name: one.language for one in clients}
+    results = table.Results(versions, languages, absent, outcomes, cells)
+    page = table.page(results, broker)
+    if is_whole and not options.bootstrap and not options.kafka:
+        PAGE.write_text(page)
+    if is_whole:
+        print(page)
+    failures = results.failures()
+    print("\n".join([*failures, f"{len(outcomes)} played, {len(failures)} failed"]))
+    return 1 if failures else 0
+
+
+def build(clients: Sequence[Client]) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """The commands of the clients that can be here, and why the others cannot."""
+    commands, absent = {}, {}
+    for client in clients:
+        try:
+            commands[client.name] = client.command()
+        except NotHere as why:
+            absent[client.name] = str(why)
+    return commands, absent
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="a broker that runs already")
+    parser.add_argument("--kafka", action="store_true", help="start Apache Kafka and play against it")
+    parser.add_argument("--client", action="append", choices=[one.name for one in CLIENTS])
+    parser.add_argument("--only", default="", metavar="TEXT", help="scenarios whose subject or name has this in it")
+    return parser
+
+
+@contextlib.contextmanager
+def _broker(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    if options.bootstrap:
+        yield options.bootstrap, f"the broker at {options.bootstrap}"
+    elif options.kafka:
+        with ApacheKafka(SETTINGS) as kafka:
+            yield kafka.bootstrap, f"Apache Kafka {KAFKA_VERSION}"
+    else:
+        with Broker(settings=SETTINGS) as broker:
+            yield broker.bootstrap, "Barnabas"
+
+
+def _play(
+    commands: dict[str, list[str]], scenarios: Sequence[Scenario], bootstrap: str
+) -> tuple[dict[tuple[str, str], Outcome], dict[str, str]]:
+    outcomes: dict[tuple[str, str], Outcome] = {}
+    versions = dict.fromkeys(commands, "")
+
+    def play_all(name: str) -> None:
+        with Player(commands[name], bootstrap) as player:
+            versions[name] = player.ask("hello")["version"]
+            for scenario in scenarios:
+                outcome = outcomes[name, scenario.name] = player.play(scenario)
+                is_news = outcome.state == FAILED and (name, scenario.name) not in KNOWN
+                print(
+                    f"{outcome.seconds:6.1f} s  {name:15} {outcome.state:11} {scenario.subject}: {scenario.name}"
+                    + (f"\n    {outcome.reason}" if is_news else ""),
+                    flush=True,
+                )
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        list(pool.map(play_all, commands))
+    return outcomes, versions
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

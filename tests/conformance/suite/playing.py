@@ -1,0 +1,191 @@
+"""Playing a scenario with one client against one broker.
+
+RULES    1. Every play has names of its own, so scenarios can run beside each other and again.
+         2. A scenario that meets something its client cannot do is unsupported, with the driver's reason.
+         3. After a failure the client's processes are started anew: no state leaks into the next scenario.
+NOT HERE What a step expects (`steps.py`), talking to the process (`drivers.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from protocol.errors import ErrorCode
+from tests.conformance.suite.drivers import Driver, DriverEnded, Refused, Unsupported
+from tests.conformance.suite.steps import Naming, Record, Scenario, Step, mismatch
+from tests.support.waiting import until
+
+EVENTUALLY_S = 40.0
+AGAIN_S = 0.1
+PASSED, UNSUPPORTED, FAILED = "passed", "unsupported", "failed"
+
+
+class Outcome(NamedTuple):
+    """What came of a scenario with a client; the reason is empty when it passed."""
+
+    state: str
+    reason: str
+    seconds: float
+
+
+class StepFailed(AssertionError):
+    """An answer was not the expected one."""
+
+
+class Player:
+    """The processes of one client for as long as the block lasts."""
+
+    def __init__(self, command: Sequence[str], bootstrap: str) -> None:
+        self._command = command
+        self._bootstrap = bootstrap
+        self._drivers: dict[str, Driver] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop_all()
+
+    def play(self, scenario: Scenario) -> Outcome:
+        """Take every step until one says something else."""
+        started = time.monotonic()
+        state, reason = PASSED, ""
+        names = _Names()
+        try:
+            for number, step in enumerate(scenario.steps, 1):
+                self._take(step, number, names)
+            self._end_scenario()
+        except Unsupported as why:
+            state, reason = UNSUPPORTED, str(why)
+            self._stop_all()
+        except (StepFailed, DriverEnded) as why:
+            state, reason = FAILED, str(why)
+            self._stop_all()
+        return Outcome(state, reason, time.monotonic() - started)
+
+    def ask(self, verb: str, *, process: str = "main", **arguments: Any) -> dict[str, Any]:
+        """One question outside of a scenario."""
+        return self._driver(process).ask(verb, _as_json(arguments))
+
+    def _take(self, step: Step, number: int, names: _Names) -> None:
+        if step.verb == "kill":
+            self._drivers.pop(step.process).kill()
+            return
+        arguments = names.within(step.arguments)
+        expected = names.within(step.expected or {})
+        where = f"step {number}, {step.verb}"
+        if not step.is_eventual:
+            fault = self._fault(step, arguments, expected)
+            if fault is not None:
+                raise StepFailed(f"{where}: {fault}")
+            return
+        last = ""
+
+        def is_so() -> bool:
+            nonlocal last
+            last = self._fault(step, arguments, expected) or ""
+            return not last
+
+        try:
+            until(is_so, where, EVENTUALLY_S, AGAIN_S)
+        except AssertionError:
+            raise StepFailed(f"{where}: within {EVENTUALLY_S:.0f} s only {last}") from None
+
+    def _fault(self, step: Step, arguments: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
+        """What is wrong with the answer."""
+        try:
+            told = self._told(step, arguments)
+        except Refused as refusal:
+            name = error_name(refusal.code)
+            if name in step.refusals:
+                return None
+            wanted = f" instead of {' or '.join(step.refusals)}" if step.refusals else ""
+            return f"refused with {name}{wanted}: {refusal.message}"
+        if step.refusals:
+            return f"told {told} instead of being refused with {' or '.join(step.refusals)}"
+        for key, value in expected.items():
+            if (why := mismatch(value, told.get(key))) is not None:
+                return f"{key}: {why}"
+        return None
+
+    def _told(self, step: Step, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if step.verb == "members":
+            if (before := step.arguments.get("before")) is not None:
+                self._told(before, arguments["before"])
+            return self._members(arguments["names"])
+        return self._driver(step.process).ask(step.verb, _as_json(arguments))
+
+    def _members(self, names: Sequence[str]) -> dict[str, Any]:
+        """What members of one group have and have seen, together."""
+        told = []
+        for name in names:
+            member, _, process = name.partition("@")
+            told.append(self._driver(process or "main").ask("member", {"member": member}))
+        return {
+            "shares": sorted(len(one["assigned"]) for one in told),
+            "assigned": sorted(place for one in told for place in one["assigned"]),
+            "values": {base64.b64decode(record["value"]) for one in told for record in one["records"]},
+        }
+
+    def _driver(self, process: str) -> Driver:
+        if process not in self._drivers:
+            self._drivers[process] = Driver(self._command, self._bootstrap)
+        return self._drivers[process]
+
+    def _end_scenario(self) -> None:
+        """Members leave, producers are closed; only the main process stays."""
+        for process in [name for name in self._drivers if name != "main"]:
+            self._drivers.pop(process).stop()
+        if "main" in self._drivers:
+            self._drivers["main"].ask("reset", {})
+
+    def _stop_all(self) -> None:
+        drivers, self._drivers = self._drivers, {}
+        for driver in drivers.values():
+            driver.stop()
+
+
+class _Names:
+    """This play's own names: $orders becomes orders-4f1c0a."""
+
+    def __init__(self) -> None:
+        self._end = secrets.token_hex(4)
+
+    def within(self, value: Any) -> Any:
+        """The same with every name written out."""
+        if isinstance(value, Naming):
+            return value.make(self.within(value.value))
+        if isinstance(value, Step):
+            return self.within(value.arguments)
+        if isinstance(value, str):
+            return f"{value[1:]}-{self._end}" if value.startswith("$") else value
+        if isinstance(value, Mapping):
+            return {self.within(key): self.within(one) for key, one in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self.within(one) for one in value)
+        return value
+
+
+def _as_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    if "records" not in arguments:
+        return dict(arguments)
+    return {**arguments, "records": [record.to_json() for record in arguments["records"]]}
+
+
+def error_name(code: int | str) -> str:
+    """Kafka's name of an error code; a client's own name is left as it is."""
+    if isinstance(code, int):
+        with contextlib.suppress(ValueError):
+            return ErrorCode(code).name
+    return str(code)
+
+
+__all__ = ["FAILED", "PASSED", "UNSUPPORTED", "Outcome", "Player", "Record", "error_name"]

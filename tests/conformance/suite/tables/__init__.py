@@ -1,0 +1,1 @@
+"""The scenarios, one table per subject."""

@@ -1,0 +1,153 @@
+"""Administration: topics, partitions, settings, the cluster, records deleted; and what is refused."""
+
+from __future__ import annotations
+
+from tests.conformance.suite.steps import (
+    Record,
+    containing,
+    do,
+    including,
+    numbered,
+    satisfying,
+    scenario,
+    without,
+)
+from tests.conformance.suite.tables.records import read, topic, write
+
+SOMETHING = satisfying("something", bool)
+
+SCENARIOS = (
+    scenario(
+        "administration",
+        "a topic is made, described and deleted",
+        topic(3),
+        do("list_topics").becomes(topics=containing("$t")),
+        do("describe_topic", topic="$t").becomes(partitions=3),
+        do("delete_topic", topic="$t"),
+        do("list_topics").becomes(topics=without("$t")),
+    ),
+    scenario(
+        "administration",
+        "more partitions",
+        topic(1),
+        do("create_partitions", topic="$t", count=4),
+        do("describe_topic", topic="$t").becomes(partitions=4),
+        write(numbered(8, 4)),
+        read(8, 4).gives(records=numbered(8, 4)),
+    ),
+    scenario(
+        "administration",
+        "a topic's settings are described",
+        topic(cleanup_policy="compact", retention_ms="3600000"),
+        do("describe_configs", kind="topic", name="$t").gives(
+            configs=including(cleanup_policy="compact", retention_ms="3600000", max_message_bytes="1048588")
+        ),
+    ),
+    scenario(
+        "administration",
+        "a topic's settings are changed and taken back",
+        topic(),
+        do("alter_configs", kind="topic", name="$t", set={"retention.ms": "7200000"}, delete=[]),
+        do("describe_configs", kind="topic", name="$t").becomes(configs=including(retention_ms="7200000")),
+        do("alter_configs", kind="topic", name="$t", set={}, delete=["retention.ms"]),
+        do("describe_configs", kind="topic", name="$t").becomes(configs=including(retention_ms="604800000")),
+    ),
+    scenario(
+        "administration",
+        "a broker's settings are described",
+        do("describe_configs", kind="broker", name="1").gives(configs=including(num_io_threads=SOMETHING)),
+    ),
+    scenario(
+        "administration",
+        "the cluster is described",
+        do("describe_cluster").gives(controller=1, brokers=[1]),
+    ),
+    scenario("administration", "the cluster has an id", do("cluster_id").gives(id=SOMETHING)),
+    scenario(
+        "administration",
+        "more replicas asked in sync than there are",
+        topic(min_insync_replicas="2"),
+        write(numbered(1)).gives(offsets=[0]),
+    ),
+    scenario(
+        "administration",
+        "records are deleted",
+        topic(),
+        write(numbered(10)),
+        do("delete_records", topic="$t", partition=0, before=6),
+        do("list_offsets", topic="$t", partition=0, at="earliest").becomes(offset=6),
+        read(4).gives(records=numbered(4, start=6)),
+    ),
+    scenario(
+        "refusals",
+        "a topic that exists",
+        topic(),
+        topic().is_refused("TOPIC_ALREADY_EXISTS"),
+    ),
+    scenario(
+        "refusals",
+        "a name that is none",
+        do("create_topic", topic="a/b", count=1, configs={}).is_refused("INVALID_TOPIC_EXCEPTION"),
+    ),
+    scenario(
+        "refusals",
+        "no partitions at all",
+        topic(0).is_refused("INVALID_PARTITIONS"),
+    ),
+    scenario(
+        "refusals",
+        "a setting that does not exist",
+        topic(no_such_setting="1").is_refused("INVALID_CONFIG"),
+    ),
+    scenario(
+        "refusals",
+        "a setting's value that cannot be",
+        topic(),
+        do("alter_configs", kind="topic", name="$t", set={"retention.ms": "soon"}, delete=[]).is_refused(
+            "INVALID_CONFIG"
+        ),
+    ),
+    scenario(
+        "refusals",
+        "fewer partitions than before",
+        topic(3),
+        do("create_partitions", topic="$t", count=2).is_refused("INVALID_PARTITIONS"),
+    ),
+    scenario(
+        "refusals",
+        "a topic that does not exist is not deleted",
+        do("delete_topic", topic="$nowhere").is_refused("UNKNOWN_TOPIC_OR_PARTITION"),
+    ),
+    scenario(
+        "refusals",
+        "a group that does not exist is not deleted",
+        do("delete_group", group="$nobody").is_refused("GROUP_ID_NOT_FOUND"),
+    ),
+    scenario(
+        "refusals",
+        "records beyond the end are not deleted",
+        topic(),
+        write(numbered(3)),
+        do("delete_records", topic="$t", partition=0, before=10).is_refused("OFFSET_OUT_OF_RANGE"),
+    ),
+    scenario(
+        "refusals",
+        "a record larger than the topic takes",
+        topic(max_message_bytes="2000"),
+        write([Record(0, b"k", bytes(5000))]).is_refused("MESSAGE_TOO_LARGE"),
+        write(numbered(1)),
+        read(1).gives(records=numbered(1)),
+    ),
+    scenario(
+        "refusals",
+        "a time too far ahead",
+        topic(message_timestamp_after_max_ms="1000"),
+        write([Record(0, b"k", b"v", (), 4_000_000_000_000)]).is_refused("INVALID_TIMESTAMP"),
+    ),
+    scenario(
+        "refusals",
+        "a record without a key in a compacted topic",
+        topic(cleanup_policy="compact"),
+        write([Record(0, None, b"v")]).is_refused("INVALID_RECORD"),
+    ),
+)

@@ -1,0 +1,22 @@
+"""All scenarios, and what is known to fail against Apache Kafka as well."""
+
+from __future__ import annotations
+
+from tests.conformance.suite.steps import Scenario
+from tests.conformance.suite.tables import administration, groups, offsets, records, transactions
+
+SCENARIOS: tuple[Scenario, ...] = (
+    *records.SCENARIOS,
+    *offsets.SCENARIOS,
+    *groups.SCENARIOS,
+    *transactions.SCENARIOS,
+    *administration.SCENARIOS,
+)
+
+KNOWN: dict[tuple[str, str], str] = {
+    ("aiokafka", "a record without a key in a compacted topic"): "it knows no error INVALID_RECORD",
+    ("franz-go", "a static member leaves and comes back: consumer protocol (KIP-848)"): (
+        "a static member does not tell the broker that it goes, so its successor waits for the end of the session"
+    ),
+}
+"""By client and scenario: what fails for a reason of the client's own, against Apache Kafka 4.3.1 too."""

@@ -1,0 +1,159 @@
+"""Transactions: what is committed is seen, what is aborted is not, and an older self is shut out."""
+
+from __future__ import annotations
+
+from tests.conformance.suite.steps import Step, do, kill, members, numbered, scenario, values
+from tests.conformance.suite.tables.offsets import join
+from tests.conformance.suite.tables.records import read, topic, write
+
+FENCED = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "fenced")
+"""What a client says that was shut out; `fenced` where it gives no code."""
+
+
+def open_(producer: str = "p", **more: object) -> Step:
+    """A transactional producer, ready to begin."""
+    return do("open", producer=producer, transactional_id="$x", timeout_ms=60_000, **more)
+
+
+def begin(producer: str = "p") -> Step:
+    """Begin a transaction."""
+    return do("begin", producer=producer)
+
+
+def send(first: int, count: int, partitions: int = 1, producer: str = "p") -> Step:
+    """Write numbered records as part of it, and wait for their acknowledgement."""
+    return do("send", producer=producer, topic="$t", records=numbered(count, partitions, first))
+
+
+def end(how: str, producer: str = "p") -> Step:
+    """Commit or abort."""
+    return do(how, producer=producer)
+
+
+def committed(count: int, partitions: int = 1) -> Step:
+    """Read what is committed."""
+    return read(count, partitions, isolation="read_committed")
+
+
+SCENARIOS = (
+    scenario(
+        "transactions",
+        "committed records are seen",
+        topic(3),
+        open_(),
+        begin(),
+        send(0, 30, 3),
+        end("commit_transaction"),
+        begin(),
+        send(30, 30, 3),
+        end("commit_transaction"),
+        committed(60, 3).gives(records=numbered(60, 3)),
+    ),
+    scenario(
+        "transactions",
+        "aborted records are not",
+        topic(),
+        open_(),
+        begin(),
+        send(0, 10),
+        end("abort_transaction"),
+        begin(),
+        send(10, 10),
+        end("commit_transaction"),
+        begin(),
+        send(20, 10),
+        end("abort_transaction"),
+        begin(),
+        send(30, 1),
+        end("commit_transaction"),
+        committed(11).gives(records=[*numbered(10, start=10), *numbered(1, start=30)]),
+        read(31).gives(records=numbered(31)),
+    ),
+    scenario(
+        "transactions",
+        "an open transaction holds committed readers back",
+        topic(),
+        write(numbered(2)),
+        open_(),
+        begin(),
+        send(2, 3),
+        write(numbered(2, start=5)),
+        committed(2).gives(records=numbered(2)),
+        do("list_offsets", topic="$t", partition=0, at="latest", isolation="read_committed").gives(offset=2),
+        do("list_offsets", topic="$t", partition=0, at="latest").gives(offset=7),
+        end("commit_transaction"),
+        do("list_offsets", topic="$t", partition=0, at="latest", isolation="read_committed").becomes(offset=8),
+        committed(7).gives(records=numbered(7)),
+    ),
+    scenario(
+        "transactions",
+        "a later producer of the same id shuts out the one before",
+        topic(),
+        open_("old"),
+        begin("old"),
+        send(0, 3, producer="old"),
+        open_("new"),
+        end("commit_transaction", "old").is_refused(*FENCED),
+        begin("new"),
+        send(3, 3, producer="new"),
+        end("commit_transaction", "new"),
+        committed(3).gives(records=numbered(3, start=3)),
+    ),
+    scenario(
+        "transactions",
+        "a killed producer's transaction is aborted by its successor",
+        topic(),
+        open_().by("other"),
+        begin().by("other"),
+        send(0, 5).by("other"),
+        kill("other"),
+        open_(),
+        begin(),
+        send(5, 5),
+        end("commit_transaction"),
+        committed(5).gives(records=numbered(5, start=5)),
+    ),
+    scenario(
+        "transactions",
+        "consume, transform, produce: offsets go with the records",
+        topic(1, "$source"),
+        topic(),
+        write(numbered(20), "$source"),
+        join("a", topics=["$source"], isolation="read_committed", transactional_id="$x", producer="p"),
+        members("a").becomes(values=values(20)),
+        open_(),
+        begin(),
+        send(0, 10),
+        do("send_offsets", producer="p", group="$g", member="a", topic="$source", offsets={"0": 10}),
+        end("abort_transaction"),
+        do("committed", group="$g", topic="$source").gives(offsets={}),
+        begin(),
+        send(100, 20),
+        do("send_offsets", producer="p", group="$g", member="a", topic="$source", offsets={"0": 20}),
+        end("commit_transaction"),
+        do("committed", group="$g", topic="$source").becomes(offsets={"0": 20}),
+        committed(20).gives(records=numbered(20, start=100)),
+    ),
+    scenario(
+        "transactions",
+        "compressed records",
+        topic(),
+        open_(codec="lz4"),
+        begin(),
+        send(0, 50),
+        end("commit_transaction"),
+        committed(50).gives(records=numbered(50)),
+    ),
+    scenario(
+        "transactions",
+        "begin, then abort with nothing written",
+        topic(),
+        open_(),
+        begin(),
+        end("abort_transaction"),
+        begin(),
+        send(0, 1),
+        end("commit_transaction"),
+        committed(1).gives(records=numbered(1)),
+    ),
+)

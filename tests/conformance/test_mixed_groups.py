@@ -1,0 +1,219 @@
+"""Groups with members of both protocols: the records beside Apache Kafka's, and stock clients that are exchanged one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+
+import barnabas
+from broker.coordinators import consumer_group_records
+from broker.coordinators.group_records import GROUP_METADATA, read_group_key, version_of
+from broker.tools.message_json import message_json
+from protocol.codec import decode
+from protocol.messages.stored import GroupMetadataValue
+from protocol.records import headers, records
+from tests.conformance.test_consumer_group_clients import QUICK, fill
+from tests.conformance.test_consumer_group_clients import member as consumer_member
+from tests.conformance.test_group_clients import (
+    ALL,
+    PARTITIONS,
+    RECORDS,
+    Member,
+    confluent_member,
+    joined,
+    kafka_python_member,
+)
+from tests.conformance.test_groups import log_of
+from tests.scenarios.run import SETTINGS, Runner
+from tests.support.group_world import FakeLog, SocketWorld, local_world
+from tests.support.kafka import ApacheKafka, free_port, needs_kafka, run_tool
+from tests.support.waiting import until
+
+SCENARIOS = Path(__file__).parent.parent / "scenarios" / "mixed_groups"
+DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=')[0-9A-Za-z_][0-9A-Za-z_-]{21}(?=')")
+"""UUIDs, Java's and those of topics."""
+TIMES_AND_HASHES = re.compile(r"'(metadataHash|assignmentTimestamp|currentStateTimestamp)': '?-?\d+'?")
+
+
+def told(log: FakeLog, group: str) -> list[str]:
+    """What the records of a partition say of a group's kind and members, in order, without what is drawn or measured.
+
+    Members follow each other as Java's maps have them: those that are told of in a row are sorted.
+    """
+    found: list[tuple[int, str]] = []
+    for batch in log.batches:
+        for at, header in headers(batch):
+            for record in records(batch, at, header, max_bytes=1_000_000):
+                assert record.key is not None
+                kind = int.from_bytes(record.key[:2], "big")
+                text = _shown(kind, record.key, record.value, group)
+                if text is not None:
+                    found.append((kind, TIMES_AND_HASHES.sub(r"'\1'", DRAWN.sub("drawn", text))))
+    return [text for _, run in groupby(found, key=lambda entry: entry[0]) for text in sorted(text for _, text in run)]
+
+
+def _shown(kind: int, key: bytes, value: bytes | None, group: str) -> str | None:
+    if kind == GROUP_METADATA:
+        if read_group_key(key) != group:
+            return None
+        if value is None:
+            return "no classic group"
+        version = version_of(value, GroupMetadataValue.MAX_VERSION)
+        stored = decode(GroupMetadataValue, version, value, 2)
+        stored.members.sort(key=lambda member: member.client_id)
+        stored.leader = None if stored.leader is None else "one of them"
+        return str(message_json(stored, version))
+    if kind not in consumer_group_records.TYPES:
+        return None
+    record = consumer_group_records.read(kind, key, value)
+    if record.key.group_id != group:  # type: ignore[attr-defined]  # all keys of these types have one
+        return None
+    name = f"{type(record.key).__name__} {message_json(record.key, 0)}"
+    return name if record.value is None else f"{name} {_in_order(message_json(record.value, 0))}"
+
+
+def _in_order(value: Any) -> Any:
+    """Partitions, and the epochs beside them, in ascending order."""
+    if isinstance(value, list):
+        return [_in_order(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "assignmentEpochs" in value:
+        epochs = sorted(zip(value["partitions"], value["assignmentEpochs"], strict=True))
+        return {"topicId": value["topicId"], "partitions": epochs}
+    return {name: sorted(one) if name == "partitions" else _in_order(one) for name, one in value.items()}
+
+
+@needs_kafka
+def test_the_same_migrations_leave_the_same_records(tmp_path: Path) -> None:
+    """migration.py rule 3: record for record what Apache Kafka writes, in its order."""
+    texts = {name: (SCENARIOS / f"{name}.txt").read_text() for name in ("migrating", "static_members")}
+    ours = local_world(SETTINGS)
+    with ApacheKafka({**SETTINGS, "auto.create.topics.enable": "false"}, data_dir=tmp_path / "data") as kafka:
+        theirs = SocketWorld(kafka.bootstrap)
+        theirs.find_coordinator()
+        for text in texts.values():
+            Runner(ours).run(text)
+            assert Runner(theirs).run(text) == text
+        theirs.close()
+    logs = [log_of(tmp_path / "data" / f"__consumer_offsets-{index}") for index in range(5)]
+    for group in ("mg-up", "mg-st"):
+        wrote = [entry for log in logs for entry in told(log, group)]
+        assert [entry for log in ours.logs for entry in told(log, group)] == wrote
+        assert len(wrote) > 30
+
+
+# ---- stock clients
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[barnabas.Broker]:
+    with barnabas.Broker(tmp_path, free_port(), {**QUICK, "group.initial.rebalance.delay.ms": 0}) as started:
+        yield started
+
+
+def kind_of(bootstrap: str, group: str) -> str:
+    """Which kind of group it is."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    listed = admin.list_consumer_groups().result(30)
+    return next(str(one.type.name) for one in listed.valid if one.group_id == group)
+
+
+CLASSIC = [  # not librdkafka's cooperative-sticky: its assignments carry data, which forbids an upgrade, as in Apache Kafka
+    (confluent_member, "range"),
+    (confluent_member, "roundrobin"),
+    (kafka_python_member, RangePartitionAssignor),
+    (kafka_python_member, CooperativeStickyAssignor),
+]
+
+
+@pytest.mark.parametrize(
+    ("classic", "assignor"),
+    CLASSIC,
+    ids=lambda value: getattr(value, "name", None) or getattr(value, "__name__", value),
+)
+def test_members_are_exchanged_one_by_one_and_back(broker: barnabas.Broker, classic: Any, assignor: Any) -> None:
+    """migration.py rules 1 and 2: a rolling upgrade and its reverse, under load; every record is read, offsets stay."""
+    bootstrap, topic = broker.bootstrap, "rolling"
+    fill(bootstrap, topic)
+
+    def old() -> Member:
+        made: Member = classic(bootstrap, topic, assignor)
+        return made
+
+    def new() -> Member:
+        return consumer_member(bootstrap, topic)
+
+    with ExitStack() as stack:
+        members = [stack.enter_context(joined(old())) for _ in range(2)]
+        balanced(members)
+        assert kind_of(bootstrap, topic) == "CLASSIC"
+        until(lambda: seen(members) >= ALL, "every record read")
+        for count, make in enumerate((new, new, old, old)):
+            leaving = members.pop(0)
+            members.append(stack.enter_context(joined(make())))
+            leaving.stop()
+            balanced(members)
+            assert kind_of(bootstrap, topic) == ("CLASSIC" if count == 3 else "CONSUMER")
+            assert write_more(bootstrap, topic, count) <= PARTITIONS
+            until(lambda count=count: newest(members, count), "what was written meanwhile is read")  # type: ignore[misc]
+        again = {one for one in members[-1].seen if one[1] < RECORDS // PARTITIONS}
+        assert not again, "who came last began where the others had committed"
+
+
+def balanced(members: list[Member]) -> None:
+    until(lambda: [one.share for one in members] == [3, 3], "three partitions for every member")
+
+
+def seen(members: list[Member]) -> set[tuple[int, int]]:
+    return set().union(*(one.seen for one in members))
+
+
+def write_more(bootstrap: str, topic: str, count: int) -> int:
+    """One record more in every partition."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for partition in range(PARTITIONS):
+        producer.produce(topic, b"more %d" % count, partition=partition)
+    return PARTITIONS - producer.flush(30)
+
+
+def newest(members: list[Member], count: int) -> bool:
+    """Whether the record that was written last in every partition is read."""
+    return seen(members) >= {(partition, RECORDS // PARTITIONS + count) for partition in range(PARTITIONS)}
+
+
+@needs_kafka
+def test_javas_consumer_upgrades_a_group_of_kafka_python_and_downgrades_it_by_going(broker: barnabas.Broker) -> None:
+    """The Java client of either protocol beside a member of the other."""
+    bootstrap, topic = broker.bootstrap, "java"
+    fill(bootstrap, topic)
+
+    def java(protocol: str) -> list[str]:
+        read = run_tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap, "--topic", topic,
+            "--group", topic, "--from-beginning", "--timeout-ms", 2_500,
+            "--consumer-property", f"group.protocol={protocol}",
+        )  # fmt: skip
+        assert "Processed a total of" in read.stderr, read.stderr
+        return read.stdout.split()
+
+    with joined(kafka_python_member(bootstrap, topic, RangePartitionAssignor)) as one:
+        until(lambda: one.share == PARTITIONS, "all partitions for the first member")
+        java("consumer")
+        until(lambda: kind_of(bootstrap, topic) == "CLASSIC", "a classic group again")
+        until(lambda: one.share == PARTITIONS, "all partitions for the member that stays")
+    with joined(consumer_member(bootstrap, f"{topic}")) as one:
+        until(lambda: one.share == PARTITIONS, "all partitions for a member of the consumer protocol")
+        java("classic")
+        assert kind_of(bootstrap, topic) == "CONSUMER"
+        until(lambda: one.share == PARTITIONS, "all partitions for the member that stays")

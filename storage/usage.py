@@ -1,16 +1,20 @@
 """What a log directory holds, in bytes: a look for a thread.
 
 RULES    1. Logs that are open know their size; of the others the files are looked at, and none is opened.
-         2. A log that is taken away meanwhile has no size; that is no failure of the disk.
+         2. A log that is taken away meanwhile, or made at this moment, has no size, nor has a file of it;
+            that is no failure of the disk.
 NOT HERE Which logs there are (log_manager.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from errno import ENOENT
+from typing import Final, TypeVar
 
 from storage.disk import Disk, StorageError
+
+T = TypeVar("T")
 
 _BATCHES: Final = ".log"  # how names of files end that hold batches
 
@@ -39,11 +43,14 @@ class Usage:
         self.sizes = {path: self._size_of(path) for path in self._logs}
 
     def _size_of(self, path: str) -> int:
+        names = self._if_there(self._disk.listdir, path) or []
+        return sum(self._if_there(self._disk.size, f"{path}/{name}") or 0 for name in names if name.endswith(_BATCHES))
+
+    @staticmethod
+    def _if_there(ask: Callable[[str], T], path: str) -> T | None:
         try:
-            return sum(
-                self._disk.size(f"{path}/{name}") for name in self._disk.listdir(path) if name.endswith(_BATCHES)
-            )
-        except StorageError:
-            if self._disk.is_dir(path):
+            return ask(path)
+        except StorageError as error:
+            if error.errno != ENOENT:
                 raise
-            return 0
+            return None

@@ -70,6 +70,7 @@ class Librdkafka:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "check.crcs": True,
+                "on_commit": self._delivered,
             }
         )
         self._consumer.subscribe([topic])
@@ -88,7 +89,7 @@ class Librdkafka:
         self._errors += [message.error() for message in messages if message.error() is not None]
         assert not self._errors, self._errors
         if messages:
-            self._consumer.commit(asynchronous=False)
+            self._consumer.commit(asynchronous=True)  # else it waits for ever for a broker that is gone
         return [Record(message.partition(), message.offset(), message.value()) for message in messages]
 
     def close(self) -> None:

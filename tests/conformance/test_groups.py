@@ -15,6 +15,7 @@ import pytest
 
 from broker.coordinators.group_records import (
     GROUP_METADATA,
+    OFFSET_COMMIT,
     committed_of,
     is_usual_commit,
     read_commit_key,
@@ -49,6 +50,7 @@ QUICK = [
     "mixed_groups/cooperative",
     "mixed_groups/refusals",  # others in test_mixed_groups.py
 ]
+_COMMIT = OFFSET_COMMIT.to_bytes(2, "big")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -87,7 +89,7 @@ def told(log: FakeLog, group: str) -> list[Any]:
                 if key[:2] == GROUP_METADATA.to_bytes(2, "big"):
                     if read_group_key(key) == group:
                         found.append(None if value is None else _stored_group(value))
-                elif (commit := read_commit_key(key))[0] == group:
+                elif key[:2] == _COMMIT and (commit := read_commit_key(key))[0] == group:
                     found.append((commit, None if value is None else _stored_commit(value)))
     return found
 

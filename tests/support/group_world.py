@@ -472,6 +472,7 @@ class SocketWorld:
 
     def find_coordinator(self) -> None:
         """Wait until the topics of offsets and transactions are there and loaded."""
+        from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
         from protocol.messages.groups import DescribeGroupsRequest
         from protocol.messages.metadata import FindCoordinatorRequest
         from protocol.messages.transactions import DescribeTransactionsRequest, InitProducerIdRequest
@@ -486,6 +487,13 @@ class SocketWorld:
             asked = DescribeGroupsRequest(groups=keys)
             return not any(one.error_code for one in self.ask(asked, 5, actor="admin").groups)
 
+        def consumer_groups() -> bool:
+            # The first heartbeat that a broker of Java ever sees takes it longer than a scenario waits.
+            join = ConsumerGroupHeartbeatRequest(group_id="any", member_id="any", member_epoch=0)
+            join.rebalance_timeout_ms, join.subscribed_topic_names, join.topic_partitions = 1000, [], []
+            leave = ConsumerGroupHeartbeatRequest(group_id="any", member_id="any", member_epoch=-1)
+            return not any(self.ask(beat, 1, actor="admin").error_code for beat in (join, leave))
+
         def transactions() -> bool:
             told = self.ask(DescribeTransactionsRequest(transactional_ids=keys), 0, actor="admin")
             codes = {one.error_code for one in told.transaction_states}
@@ -498,6 +506,7 @@ class SocketWorld:
         for look, what in (
             (lambda: coordinators(GROUP), "coordinators of groups"),
             (groups, "groups that are loaded"),
+            (consumer_groups, "consumer groups"),
             (lambda: coordinators(TRANSACTION), "coordinators of transactions"),
             (transactions, "transactions that are loaded"),
             (producer_ids, "producer ids"),

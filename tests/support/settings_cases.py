@@ -226,6 +226,14 @@ ALTER = [
     _broker("", ("producer.id.expiration.ms", SET, "5")),
     _broker("", ("replica.alter.log.dirs.io.max.bytes.per.second", SET, "0")),
     _broker("1", ("num.io.threads", SET, "16")),
+    _broker("", ("group.consumer.assignment.interval.ms", SET, "15000")),
+    _broker(
+        "",
+        ("group.consumer.assignment.interval.ms", SET, "15001"),
+        code=INVALID_REQUEST,
+        message="group.consumer.assignment.interval.ms must be less than or equal to "
+        "group.consumer.max.assignment.interval.ms",
+    ),
     _broker("1", ("cordoned.log.dirs", SET, "*")),
     _broker("1", ("cordoned.log.dirs", APPEND, "*")),
     _broker("1", ("cordoned.log.dirs", SET, " ")),

@@ -60,6 +60,20 @@ def test_a_bad_value_names_file_line_and_what_is_accepted(tmp_path: Path) -> Non
         ({"log.roll.jitter.ms": "-1"}, "log.roll.jitter.ms must be greater than or equal to 0"),
         ({"log.dirs": "/a", "cordoned.log.dirs": "/a,/b,/c"}, "Missing entries : /b, /c"),
         ({"log.dirs": "/a", "cordoned.log.dirs": "*,/a"}, "it must not contain other values"),
+        (
+            {"group.consumer.session.timeout.ms": "1000"},
+            "greater than or equal to group.consumer.min.session.timeout.ms",
+        ),
+        (
+            {"group.consumer.max.session.timeout.ms": "1"},
+            "greater than or equal to group.consumer.min.session.timeout.ms",
+        ),
+        ({"group.consumer.assignment.interval.ms": "15001"}, "less than or equal to group.consumer.max.assignment"),
+        (
+            {"group.consumer.heartbeat.interval.ms": "45000", "group.consumer.max.heartbeat.interval.ms": "45000"},
+            "group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms",
+        ),
+        ({"group.consumer.migration.policy": "sideways"}, "DISABLED, DOWNGRADE, UPGRADE, BIDIRECTIONAL"),
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, "at least 1MB per cleaner thread"),
         ({"controller.quorum.voters": "1@a:9093,2@b:9093"}, "names 2@b:9093, and this is node 1"),
     ],

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from protocol.codec import encode
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from protocol.messages.groups import (
+    ConsumerProtocolSubscription,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
 from replication.image import ResourceType
 from tests.support.group_world import LocalWorld, local_world
 
@@ -81,6 +88,16 @@ def test_assignments_keep_their_distance() -> None:
     assert beat(made, "b", 2).member_epoch == 3
 
 
+def test_settings_are_read_when_they_are_needed() -> None:
+    """consumer_settings.py rule 2: a change of the broker's, or of the group's, counts from the next heartbeat on."""
+    made = world(group_consumer_assignment_interval_ms=1_000)
+    beat(made, "a")
+    made.settings_of_groups.broker = made.settings.consumer._replace(assignment_interval_ms=0)
+    assert beat(made, "b").member_epoch == 3
+    made.holder.image.configs = {(ResourceType.GROUP, "g"): {"consumer.assignment.interval.ms": "1000"}}
+    assert beat(made, "c").member_epoch == 3
+
+
 def test_a_heartbeat_that_the_log_refuses_changes_nothing() -> None:
     """runtime.py rule 3, and rule 4: topics are compared again later."""
     made = world()
@@ -99,3 +116,69 @@ def test_a_group_without_group_version_refuses() -> None:
     made.holder.image.features = {}
     assert beat(made, "a").error_code == ErrorCode.UNSUPPORTED_VERSION
     assert described(made).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_migration_that_the_log_refuses_has_never_been() -> None:
+    """migration.py rule 4 and decision 0027: either way the group is what it was, and its members can go on."""
+    made = world()
+    first = join(made, "")
+    made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert beat(made, "b").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    made.logs[0].refusal = None
+    assert join(made, first.member_id).generation_id == 1
+    assert beat(made, "b").member_epoch == 2
+    assert join(made, first.member_id).generation_id == 2
+    made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert beat(made, "b", -1).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    made.logs[0].refusal = None
+    assert {member.member_id for member in described(made).members} == {"b", first.member_id}
+    assert beat(made, "b", 2).error_code == 0
+    assert beat(made, "b", -1).error_code == 0
+    assert described(made).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert join(made, first.member_id).generation_id == 3
+
+
+def test_a_mixed_group_is_read_back_with_its_classic_members() -> None:
+    """migration.py rule 3: after a restart the classic member is in the generation that it was, and so after the way back."""
+    made = world()
+    first = join(made, "")
+    beat(made, "b")
+    again = join(made, first.member_id)
+    made.restart()
+    assert heartbeat(made, first.member_id, again.generation_id) == 0
+    assert beat(made, "b", again.generation_id).error_code == 0
+    beat(made, "b", -1)
+    made.restart()
+    assert heartbeat(made, first.member_id, again.generation_id) == 0
+
+
+def test_a_group_without_a_generation_becomes_a_consumer_group_too() -> None:
+    """decision 0027: whoever waits for the first rebalance is told to join again, and is a member."""
+    made = world(group_initial_rebalance_delay_ms=3_000)
+    made.send("old", joining(""), 3)
+    assert beat(made, "b").error_code == 0
+    told: Any = made.take("old")
+    assert told.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert join(made, told.member_id).generation_id == beat(made, "b", 1).member_epoch
+
+
+def joining(member_id: str) -> JoinGroupRequest:
+    metadata = b"\0\0" + encode(ConsumerProtocolSubscription(topics=["t"]), 0)
+    return JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
+    )
+
+
+def join(made: LocalWorld, member_id: str) -> Any:
+    """A JoinGroup of a classic consumer, before version 4."""
+    return made.ask(joining(member_id), 3, "old")
+
+
+def heartbeat(made: LocalWorld, member_id: str, generation: int) -> int:
+    request = HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
+    return int(made.ask(request, 3, "old").error_code)

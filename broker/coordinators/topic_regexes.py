@@ -20,6 +20,7 @@ from broker.coordinators.consumer_group import ConsumerGroup, ConsumerMember, Re
 from broker.coordinators.runtime import CoordinatorDecision, Host, StoredRecord
 from protocol.errors import ErrorCode, KafkaError
 from replication.image import MetadataImage
+from replication.regexes import BadRegex, Matches, compile_regex
 
 _log = logging.getLogger("barnabas.groups")
 
@@ -91,7 +92,7 @@ class TopicRegexes:
             if old.regex and counts.get(old.regex) == 1:
                 records.append(stored.regex_tombstone(group.group_id, old.regex))
             if new.regex and new.regex not in counts:
-                compile_regex(new.regex)
+                compile_subscription(new.regex)
                 is_new = True
             elif not new.regex or new.regex in group.regexes:
                 news = RegexNews.RESOLVED
@@ -144,31 +145,26 @@ class TopicRegexes:
         return CoordinatorDecision(records, None)
 
 
-def compile_regex(text: str) -> Callable[[str], object]:
+def compile_subscription(text: str) -> Matches:
     """What tells whether a name matches.
 
     Raises:
         KafkaError: INVALID_REGULAR_EXPRESSION.
     """
-    import re2  # noqa: PLC0415  # most brokers never need it
-
-    options = re2.Options()
-    options.log_errors = False
     try:
-        fullmatch: Callable[[str], object] = re2.compile(text, options).fullmatch
-    except re2.error as error:
-        why = error.args[0].decode().split(": ")[0]
+        return compile_regex(text)
+    except BadRegex as error:
+        why = str(error)
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{text}` is not a valid regular expression: {_IN_KAFKAS_WORDS.get(why, why)}.",
         ) from None
-    return fullmatch
 
 
 def matching(regex: str, names: Iterable[str]) -> list[str]:
     """The names that match as a whole; an expression that is valid no more, after an upgrade, matches nothing."""
     try:
-        matches = compile_regex(regex)
+        matches = compile_subscription(regex)
     except KafkaError as error:
         _log.warning("%s", error.message)
         return []

@@ -10,7 +10,6 @@ NOT HERE What becomes of a transaction (`coordinators/`), producers without tran
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -56,6 +55,7 @@ from protocol.messages.transactions import (
     ListTransactionsResponse,
 )
 from replication.image import MetadataImage
+from replication.regexes import BadRegex, compile_regex
 
 TransactionShard = Shard[TransactionCoordinator]
 TakeProducerId = Callable[[int, Callable[[int | None], None]], None]
@@ -324,9 +324,10 @@ class TransactionHandlers:
         if self._runtime.is_loading:
             answer.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return answer
+        pattern = request.transactional_id_pattern
         try:
-            pattern = re.compile(request.transactional_id_pattern or ".*", re.DOTALL)
-        except re.error:
+            matches = compile_regex(pattern) if pattern else _everything
+        except BadRegex:
             answer.error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
             return answer
         answer.unknown_state_filters = [name for name in request.state_filters if name not in BY_LABEL]
@@ -342,10 +343,14 @@ class TransactionHandlers:
                 )
                 for known in shard.machine.transactions.values()
                 if _passes(known, request, states or set(State), context.wall_ms)
-                and pattern.fullmatch(known.transactional_id)
+                and matches(known.transactional_id)
                 and self._may(context, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, known.transactional_id)
             ]
         return answer
+
+
+def _everything(_: str) -> bool:
+    return True
 
 
 # ---- answers

@@ -7,6 +7,7 @@ NOT HERE Sockets and the order of starting (`server.py`), what an API does (`han
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Callable
 
 from broker.addresses import Addresses
@@ -34,12 +35,16 @@ from broker.handlers.partition_transactions import PartitionTransactionsHandler
 from broker.handlers.produce import ProduceHandler
 from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
 from broker.handlers.router import Router
+from broker.handlers.telemetry import TelemetryHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
 from broker.handlers.transactions import TransactionHandlers
 from broker.handlers.users import UserHandlers
 from broker.security.authorizer import Authorizer
+from broker.telemetry.instances import ClientInstances
+from broker.telemetry.received import ReceivedMetrics
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 from replication.controller.controller import Controller
+from replication.formatting import new_uuid
 from replication.image import MetadataImage
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
@@ -56,6 +61,7 @@ def client_apis(
     addresses: Addresses,
     authorizer: Authorizer,
     log_dirs: LogDirsHandler,
+    received: ReceivedMetrics,
 ) -> Router:
     """The table of a listener that clients connect to."""
 
@@ -84,6 +90,7 @@ def client_apis(
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
     offsets_partitions = config.number("offsets.topic.num.partitions")
     transacting = TransactionHandlers(transactions, groups, image, ids.take, authorizer, offsets_partitions)
+    instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     producing = ProduceHandler(replicas, purgatory.deadlines, admission, authorizer)
     fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
     return ApiVersionsHandler(controller).table_of(
@@ -106,6 +113,7 @@ def client_apis(
             *UserHandlers(controller, authorizer).routes(),
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
+            *TelemetryHandlers(instances, received, config.number("telemetry.max.bytes")).routes(),
         ]
     )
 

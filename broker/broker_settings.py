@@ -26,6 +26,9 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("barnabas.log.max.open.files", Kind.INT, "-1", between_or(LEAST, MAX_INT, -1),
                 "Most files of logs, mappings included, that are open at the same time; those used least recently are "
                 "closed. -1: half of what the system allows (ulimit -n). Apache Kafka has no such setting."),
+        Setting("barnabas.metrics.listener", Kind.STRING, "", None,
+                "Where the metrics that clients have reported of themselves are shown to Prometheus and to browsers, such "
+                "as HTTP://127.0.0.1:9464; nowhere when it is empty. Apache Kafka has no such setting."),
         Setting("broker.heartbeat.interval.ms", Kind.INT, "2000", None,
                 "How often a broker tells the controller that it lives."),
         Setting("broker.id", Kind.INT, "-1", None, "Old name of node.id."),
@@ -193,6 +196,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("socket.request.max.bytes", Kind.INT, "104857600", at_least(1), "Largest request taken."),
         Setting("socket.send.buffer.bytes", Kind.INT, "102400", None,
                 "SO_SNDBUF of the sockets; -1 leaves it to the system."),
+        Setting("telemetry.max.bytes", Kind.INT, "1048576", at_least(1),
+                "Largest report of a client's own metrics, compressed as it comes."),
         Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind.INT, "10000", at_least(1),
                 "How often transactions are looked for that have been open for too long."),
         Setting("transaction.max.timeout.ms", Kind.INT, "900000", at_least(1),

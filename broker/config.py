@@ -143,6 +143,12 @@ class BrokerConfig:
         return value if isinstance(value, list) else []
 
     @cached_property
+    def metrics_listener(self) -> Endpoint | None:
+        """Where metrics are shown; None: nowhere."""
+        text = self.value("barnabas.metrics.listener")
+        return _endpoint("barnabas.metrics.listener", str(text)) if text else None
+
+    @cached_property
     def _all_listeners(self) -> list[Endpoint]:
         return _endpoints("listeners", self.value("listeners"))
 
@@ -315,6 +321,8 @@ def _look_at_consumer_groups(config: BrokerConfig) -> str | None:
 
 def _check_listeners(config: BrokerConfig) -> None:
     names = [endpoint.name for endpoint in config.listeners + config.controller_listeners]
+    if config.metrics_listener is not None and config.metrics_listener.name != "HTTP":
+        raise ConfigError("barnabas.metrics.listener: it speaks HTTP and nothing else, such as HTTP://127.0.0.1:9464")
     if len(set(names)) != len(names):
         raise ConfigError("listeners: each listener needs a name of its own")
     if not config.listeners:

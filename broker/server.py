@@ -38,6 +38,8 @@ from broker.network.cold import Warmer
 from broker.network.listener import Listener
 from broker.reconfiguration import Reconfiguration
 from broker.security.authorizer import AllowAll, Authorizer
+from broker.telemetry.page import MetricsPage
+from broker.telemetry.received import ReceivedMetrics
 from broker.timer import LoopTimer, SystemClock
 from broker.watchdog import Watchdog
 from broker.workers import ThreadWorker
@@ -124,6 +126,12 @@ def run(config: BrokerConfig) -> None:
         raise StartError(server.failure)
 
 
+def _taken(endpoint: Endpoint, error: OSError, which: str) -> StartError:
+    return StartError(
+        f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror or error}; choose another address with {which}"
+    )
+
+
 def _process_age_s() -> float:
     """Seconds since this process was started, the interpreter's own start included."""
     try:
@@ -160,6 +168,8 @@ class Server:
         self._watchdog = Watchdog(loop)
         self._purgatory = Purgatory(self._deadlines)
         self._purgatory.on_wake = self._drain_soon
+        self._received = ReceivedMetrics()
+        self._page: MetricsPage | None = None
         self._locks: list[Lock] = []
         self._is_stopping = False
         self._followed = 0
@@ -181,6 +191,7 @@ class Server:
             self._controller_dispatcher = Dispatcher(self._watchdog)
             self._bind(self._config.listeners, self._dispatcher, self.listeners)
             self._bind(self._config.controller_listeners, self._controller_dispatcher, self.controller_listeners)
+            self._bind_page()
             identity, found = self._take_directories()
             self._build(identity, found)
             self._build_broker()
@@ -199,11 +210,16 @@ class Server:
                     self._loop, endpoint.name, endpoint.host, endpoint.port, dispatcher.dispatch, settings
                 )
             except OSError as error:
-                raise StartError(
-                    f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror or error}; "
-                    "choose another address with --listen or the setting listeners"
-                ) from None
+                raise _taken(endpoint, error, "--listen or the setting listeners") from None
             listeners.append(listener)
+
+    def _bind_page(self) -> None:
+        endpoint = self._config.metrics_listener
+        if endpoint is not None:
+            try:
+                self._page = MetricsPage((endpoint.host, endpoint.port), self._received, self._clock.mono_ms)
+            except OSError as error:
+                raise _taken(endpoint, error, "the setting barnabas.metrics.listener") from None
 
     def _take_directories(self) -> tuple[Identity, Replayed | None]:
         """Whose they are, and the metadata found in them: what is not understood is refused before anything changes."""
@@ -328,6 +344,7 @@ class Server:
                 Addresses(config.node_id, wildcards),
                 self._authorizer,
                 LogDirsHandler(self._log_manager, self._replicas, self._moves, self._worker, self._authorizer),
+                self._received,
             )
         )
 
@@ -374,6 +391,8 @@ class Server:
         for listener in self.controller_listeners:
             _log.info("the controller listens on %s:%d", listener.host, listener.port)
         self._housekeeping.start(everybody)
+        if self._page is not None:
+            self._page.start(self._loop)
         self._ready()
 
     # ------------------------------------------------------------ addresses
@@ -439,6 +458,8 @@ class Server:
         self._worker.wait_no_longer()
         for listener in self.listeners + self.controller_listeners:
             listener.close()
+        if self._page is not None:
+            self._page.close()
         self._housekeeping.stop()
         self._compactor.stop()
         self._coordinators.close()
@@ -460,5 +481,7 @@ class Server:
         """Let go of what is still held, however far the start came."""
         for listener in self.listeners + self.controller_listeners:
             listener.close()
+        if self._page is not None:
+            self._page.close()
         for lock in self._locks:
             lock.release()

@@ -248,7 +248,6 @@ ssl.truststore.certificates PASSWORD
 ssl.truststore.location STRING
 ssl.truststore.password PASSWORD
 ssl.truststore.type STRING JKS
-telemetry.max.bytes INT 1048576
 transaction.state.log.load.buffer.size INT 5242880
 transaction.two.phase.commit.enable BOOLEAN false
 unclean.leader.election.interval.ms LONG 300000

@@ -61,6 +61,10 @@ class ApiVersionsHandler:
             _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        if version >= 3:
+            connection = context.connection
+            connection.software_name = request.client_software_name
+            connection.software_version = request.client_software_version
         levels = self._controller.features
         return ApiVersionsResponse(
             error_code=0,

@@ -127,6 +127,8 @@ class Connection:
         for turn in turns:
             if turn.later is not None:
                 turn.later.cancel()
+        if self.info.on_close is not None:
+            self.info.on_close()
         self._on_close(self)
 
     # ------------------------------------------------------------ reading

@@ -12,6 +12,9 @@ from typing import Protocol
 
 from protocol.framing import Part
 
+UNKNOWN_SOFTWARE = "unknown"
+"""What a client is whose ApiVersions does not say, as in Apache Kafka."""
+
 
 class CloseConnection(Exception):
     """A handler's wish to end the connection without an answer; the message is logged.
@@ -29,9 +32,12 @@ class ConnectionInfo:
         "local_host",
         "local_port",
         "muted_until_mono_ms",
+        "on_close",
         "peer_host",
         "peer_port",
         "principal",
+        "software_name",
+        "software_version",
     )
 
     def __init__(
@@ -48,6 +54,10 @@ class ConnectionInfo:
         self.peer_host, self.peer_port = peer
         self.principal = principal
         self.muted_until_mono_ms = 0
+        self.software_name = self.software_version = UNKNOWN_SOFTWARE
+        """What the client says that it is."""
+        self.on_close: Callable[[], None] | None = None
+        """Told once when the connection has ended."""
 
 
 class Later(Protocol):

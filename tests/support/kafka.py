@@ -74,8 +74,8 @@ def why_no_kafka() -> str | None:
 needs_kafka = pytest.mark.skipif(why_no_kafka() is not None, reason=why_no_kafka() or "Kafka's jars are here")
 
 
-def tool_command(cls: str, *args: object, jvm: Sequence[str] = QUICK_JVM) -> list[str]:
-    """The whole command line that runs one class of Kafka."""
+def tool_command(cls: str, *args: object, jvm: Sequence[str] = QUICK_JVM, classes: Path | None = None) -> list[str]:
+    """The whole command line that runs one class of Kafka, or one of `classes`."""
     java, classpath = java_command(), kafka_classpath()
     if java is None or classpath is None:
         pytest.skip(str(why_no_kafka()))
@@ -85,10 +85,19 @@ def tool_command(cls: str, *args: object, jvm: Sequence[str] = QUICK_JVM) -> lis
         "-Djava.awt.headless=true",
         f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}",
         "-cp",
-        classpath,
+        classpath if classes is None else f"{classpath}{os.pathsep}{classes}",
         cls,
         *(str(arg) for arg in args),
     ]
+
+
+def compile_java(source: Path, into: Path) -> Path:
+    """Compile a program against Kafka's classes; the folder with its own. Skips where there is no compiler."""
+    compiler, classpath = shutil.which("javac"), kafka_classpath()
+    if compiler is None or classpath is None:
+        pytest.skip("no javac on the path: install a JDK 17")
+    subprocess.run([compiler, "-nowarn", "-Xlint:none", "-cp", classpath, "-d", into, source], check=True)
+    return into
 
 
 def run_tool(
@@ -122,7 +131,8 @@ class ApacheKafka:
 
     Use it as `with ApacheKafka({"num.partitions": 4}) as kafka: ... kafka.bootstrap`. With a `data_dir` the
     directory is kept, and it is formatted only when it has no meta.properties: so a directory that another
-    broker has written can be opened too. With `is_static` the quorum's voters are a setting (kraft.version 0).
+    broker has written can be opened too. With `is_static` the quorum's voters are a setting (kraft.version 0). `classes` is a
+    folder of classes that settings may name.
     """
 
     def __init__(
@@ -132,8 +142,10 @@ class ApacheKafka:
         data_dir: Path | None = None,
         jvm: Sequence[str] = QUICK_JVM,
         is_static: bool = False,
+        classes: Path | None = None,
     ) -> None:
         self._settings = dict(settings or {})
+        self._classes = classes
         self._jvm = jvm
         self._is_static = is_static
         self._temporary = tempfile.TemporaryDirectory(prefix="apache-kafka-")
@@ -179,7 +191,7 @@ class ApacheKafka:
         started = time.monotonic()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                tool_command("kafka.Kafka", properties, jvm=self._jvm),
+                tool_command("kafka.Kafka", properties, jvm=self._jvm, classes=self._classes),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -7,7 +7,8 @@ RULES    1. A step is a new value; nothing here changes, waits or fails: whoever
          3. With transactions of version 2 (KIP-890) every end raises the epoch, so that nothing late of one transaction
             can touch the next; the epoch before is remembered for a producer that did not hear of it.
          4. Epochs of one producer id end below 32767: whoever ends a transaction with the last one goes on
-            with another id, which stands in `next_producer_id` until the markers are written.
+            with another id, which stands in `next_producer_id` until the markers are written. 32767 itself fences, and is
+            given to nobody: a producer that should be told of it goes on with another id too.
          5. `last_epoch` is not stored, as in Kafka: after another broker has taken over, nobody comes back with it.
 NOT HERE Records (`transaction_records.py`), markers (`markers.py`).
 """
@@ -82,6 +83,11 @@ class Transaction(NamedTuple):
         return self.epoch >= LAST_EPOCH
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its epoch is the one that is given to nobody."""
+        return self.epoch > LAST_EPOCH
+
+    @property
     def is_commit(self) -> bool:
         """Whether it was, or is being, committed."""
         return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
@@ -94,7 +100,9 @@ class Transaction(NamedTuple):
 
     def needs_producer_id(self, expected: Expected | None) -> bool:
         """Whether a producer that begins anew must get another id."""
-        return self.is_exhausted and (expected is None or expected.epoch == self.epoch)
+        if expected is None or expected.epoch == self.epoch:
+            return self.is_exhausted
+        return self.is_closed and expected.epoch == self.last_epoch
 
     # ---- steps
 
@@ -152,6 +160,16 @@ class Transaction(NamedTuple):
             previous_producer_id=self.producer_id,
             next_producer_id=new_producer_id,
             client_version=version,
+        )
+
+    def continued(self, new_producer_id: int, wall_ms: int) -> Transaction:
+        """Its producer hears late of an end that took the last epoch, and goes on with another id."""
+        return self._replace(
+            producer_id=new_producer_id,
+            epoch=0,
+            last_epoch=NO_EPOCH,
+            updated_wall_ms=wall_ms,
+            previous_producer_id=self.producer_id,
         )
 
     def completed(self, wall_ms: int) -> Transaction:

@@ -203,11 +203,13 @@ class TransactionCoordinator:
             verdict = _end_with_bumps(known, producer, is_commit=is_commit)
         else:
             verdict = _end_without_bumps(known, producer, is_commit=is_commit)
+        wall_ms = self._host.wall_ms()
         if verdict is _NONE:
+            if version >= WITH_BUMPS and known.is_closed:
+                return self._decide(known.continued(new_producer_id, wall_ms))
             return CoordinatorDecision((), Identity(_NONE, known.producer_id, known.epoch))
         if verdict is not None:
             return _refused(verdict)
-        wall_ms = self._host.wall_ms()
         if not known.is_exhausted:
             new_producer_id = NO_PRODUCER_ID
         prepared = known.prepared(

@@ -368,6 +368,27 @@ def test_a_fenced_producer_of_the_last_epoch_is_followed_by_another_id() -> None
     assert (producer_id != old[0], epoch) == (True, 0)
 
 
+@pytest.mark.parametrize("asks", ["end", "init"])
+def test_a_late_producer_of_the_last_epoch_is_given_another_id(asks: str) -> None:
+    """transaction.py rule 4: its time was over, the abort has taken 32767, and what it is told must be good for more."""
+    made = world()
+    old = begin(made)[0], LAST_EPOCH
+    machine = made.transactions.shards[abs_hash(TX) % 5].machine
+    machine.transactions[TX] = machine.transactions[TX]._replace(epoch=LAST_EPOCH)
+    add(made, old, 0)
+    made.advance(80_000)
+    assert state(made) == ("CompleteAbort", 32767)
+    if asks == "end":
+        error, following = end(made, old, commit=False)
+        assert error is ErrorCode.NONE
+        assert end(made, old, commit=False) == (ErrorCode.NONE, following), "told again"
+    else:
+        following = begin(made, producer_id=old[0], producer_epoch=old[1])
+    assert (following[0] != old[0], following[1]) == (True, 0)
+    assert add(made, following, 1) == [ErrorCode.NONE]
+    assert end(made, following) == (ErrorCode.NONE, (following[0], 1))
+
+
 def test_before_version_2_a_producer_is_fenced_by_an_epoch_of_its_own() -> None:
     """A cluster whose feature is older: the abort's epoch is given to nobody, and the old one is forgotten."""
     made = world()

@@ -1,0 +1,175 @@
+"""A transactional producer as a client library is one: what it asks, what it does about errors, what it writes down.
+
+RULES    1. With version 2 its records and offsets add their partitions; before that it adds them itself.
+         2. A request that is told to come again comes again, byte for byte; the node may have been killed meanwhile.
+         3. Any other error is `Refused`: somebody else has its transactional id, or its time was over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from protocol.errors import ErrorCode
+from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from protocol.records import BatchBuilder
+from protocol.schema import Message
+from tests.exactly_once.anomalies import Event
+from tests.simulation.transactions.node import TOPIC
+
+NAME, GROUP = "tx", "g"
+TIMEOUT_MS = 60_000
+_AGAIN: Final = {
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.REQUEST_TIMED_OUT,
+}
+_TRIES = 100
+
+
+class Refused(Exception):
+    """The broker will not have it; the code says why."""
+
+
+class Producer:
+    """One life of a transactional id."""
+
+    def __init__(
+        self, ask: Callable[[Callable[[], Message], int], Any], history: list[Event], life: int, *, has_version_2: bool
+    ):
+        """`ask` makes a request, each time anew, and sends it to whatever node there is."""
+        self._ask = ask
+        self._history = history
+        self._who = f"life-{life}"
+        self._has_version_2 = has_version_2
+        self._number = 0
+        self._sequences: dict[int, int] = {}
+        self._added: set[int] = set()
+        answer = self._again(
+            lambda: InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=TIMEOUT_MS),
+            5 if has_version_2 else 4,
+            lambda answer: answer.error_code,
+        )
+        self._producer = answer.producer_id, answer.producer_epoch
+
+    @property
+    def transaction(self) -> str:
+        """The name of the transaction that is open, or comes next."""
+        return f"{self._who}-{self._number}"
+
+    def _again(self, make: Callable[[], Message], version: int, code_of: Callable[[Any], int]) -> Any:
+        """Ask until there is an answer other than to ask again."""
+        for _ in range(_TRIES):
+            answer = self._ask(make, version)
+            code = ErrorCode(code_of(answer))
+            if code is ErrorCode.NONE:
+                return answer
+            if code not in _AGAIN:
+                raise Refused(f"{code.name}: {answer}")
+        raise AssertionError(f"{make()} is told to come again for ever: {code.name}")
+
+    def _note(self, what: str, partition: int = -1, offset: int = -1, value: str = "") -> None:
+        self._history.append(Event(self._who, what, self.transaction, TOPIC if value else "", partition, offset, value))
+
+    # ---- a transaction
+
+    def forget(self) -> None:
+        """Take what comes for another transaction."""
+        self._number += 1
+        self._added.clear()
+
+    def send(self, partition: int, value: str) -> None:
+        """One record."""
+        producer_id, epoch = self._producer
+        if not self._has_version_2 and partition not in self._added:
+            self._add(partition)
+        sequence = self._sequences.get(partition, 0)
+        builder = BatchBuilder(
+            producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True
+        )
+        builder.append(0, None, value.encode())
+        batch = builder.build()
+
+        def make() -> Message:
+            data = PartitionProduceData(index=partition, records=bytearray(batch))  # the log writes into what it takes
+            topics = [TopicProduceData(name=TOPIC, partition_data=[data])]
+            return ProduceRequest(transactional_id=NAME, acks=-1, timeout_ms=1000, topic_data=topics)
+
+        self._note("sends", partition, -1, value)
+        answer = self._again(make, 12 if self._has_version_2 else 11, lambda answer: _produced(answer).error_code)
+        self._sequences[partition] = sequence + 1
+        self._note("sent", partition, _produced(answer).base_offset, value)
+
+    def _add(self, partition: int) -> None:
+        producer_id, epoch = self._producer
+        topics = [AddPartitionsToTxnTopic(name=TOPIC, partitions=[partition])]
+        self._again(
+            lambda: AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=NAME,
+                v3_and_below_producer_id=producer_id,
+                v3_and_below_producer_epoch=epoch,
+                v3_and_below_topics=topics,
+            ),
+            3,
+            lambda answer: answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code,
+        )
+        self._added.add(partition)
+
+    def commit_offset(self, offset: int) -> None:
+        """Where the group stands when this is committed."""
+        producer_id, epoch = self._producer
+        if not self._has_version_2:
+            self._again(
+                lambda: AddOffsetsToTxnRequest(
+                    transactional_id=NAME, producer_id=producer_id, producer_epoch=epoch, group_id=GROUP
+                ),
+                3,
+                lambda answer: answer.error_code,
+            )
+        place = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+        self._again(
+            lambda: TxnOffsetCommitRequest(
+                transactional_id=NAME,
+                group_id=GROUP,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[place])],
+            ),
+            5 if self._has_version_2 else 3,
+            lambda answer: answer.topics[0].partitions[0].error_code,
+        )
+
+    def end(self, *, commit: bool) -> None:
+        """Commit or abort."""
+        producer_id, epoch = self._producer
+        if commit:
+            self._note("commits")
+        answer = self._again(
+            lambda: EndTxnRequest(
+                transactional_id=NAME, producer_id=producer_id, producer_epoch=epoch, committed=commit
+            ),
+            5 if self._has_version_2 else 4,
+            lambda answer: answer.error_code,
+        )
+        self._note("committed" if commit else "aborted")
+        self.forget()
+        if self._has_version_2:
+            self._producer = answer.producer_id, answer.producer_epoch
+            self._sequences.clear()
+
+
+def _produced(answer: Any) -> Any:
+    return answer.responses[0].partition_responses[0]

@@ -32,7 +32,7 @@ Buffer = bytes | bytearray | memoryview
 
 _WANTED_BYTES = 256 * 1024  # of one wish to the kernel; of longer ones it may forget a part
 
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 32 * 1024  # most such files have a few bytes; memory for so many is set aside at each read
 
 TEMPORARY = ".tmp"
 """What is being written beside a file."""
@@ -312,8 +312,10 @@ class Disk:
 
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, in no order."""
-        with _reported("list", path):
+        try:
             return os.listdir(path)
+        except OSError as error:
+            raise StorageError("list", path, error) from error
 
     def make_dirs(self, path: str) -> None:
         """Make a directory and those above it; nothing when it is there."""
@@ -349,8 +351,10 @@ class Disk:
 
     def size(self, path: str) -> int:
         """Bytes in a file."""
-        with _reported("ask the size of", path):
+        try:
             return os.stat(path).st_size
+        except OSError as error:
+            raise StorageError("ask the size of", path, error) from error
 
     def modified_ms(self, path: str) -> int:
         """When a file was last written, in wall milliseconds."""
@@ -365,13 +369,15 @@ class Disk:
     def read(self, path: str) -> bytes:
         """All of a (small) file."""
         data = b""
-        with _reported("read", path):
+        try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # io.open asks the system thrice as much
             try:
                 while more := os.read(descriptor, _READ_BYTES):
                     data += more
             finally:
                 os.close(descriptor)
+        except OSError as error:
+            raise StorageError("read", path, error) from error
         return data
 
     def write_beside(self, path: str, data: Buffer) -> File:

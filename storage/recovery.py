@@ -79,7 +79,8 @@ def open_parts(
     snapshots.truncate(end_offset)
     if start_offset is None:
         restore_producers(engine, producers, snapshots, end_offset, is_clean=True)
-    snapshots.delete_strays({segment.base_offset for segment in engine.segments()})
+    if len(snapshots.offsets) > 1:
+        snapshots.delete_strays({segment.base_offset for segment in engine.segments()})
     return OpenParts(engine, epochs, producers, snapshots, log_start_offset)
 
 

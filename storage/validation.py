@@ -85,11 +85,12 @@ class BatchRules:
     """What one partition asks of a batch: made once from its settings, asked for every append."""
 
     __slots__ = (
-        "after_max_ms", "before_max_ms", "codec", "is_compacted", "level", "max_message_bytes",
-        "max_opened_bytes", "opens_all", "partition", "stamps",
+        "_config", "after_max_ms", "before_max_ms", "codec", "is_compacted", "max_message_bytes", "max_opened_bytes",
+        "opens_all", "partition", "stamps",
     )  # fmt: skip
 
     def __init__(self, config: LogConfig, partition: str, *, opens_all: bool = False) -> None:
+        self._config = config
         self.partition = partition
         self.max_message_bytes = config.max_message_bytes
         self.is_compacted = "compact" in config.cleanup_policy
@@ -98,12 +99,17 @@ class BatchRules:
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
         self.codec: int | None = _CODEC_OF_SETTING.get(config.compression_type)  # None: as the producer chose
-        self.level = {
+        self.max_opened_bytes = MAX_OPENED_BYTES
+
+    @property
+    def level(self) -> int | None:
+        """How hard the codec tries; None where it has no levels."""
+        config = self._config
+        return {
             Compression.GZIP: config.compression_gzip_level,
             Compression.LZ4: config.compression_lz4_level,
             Compression.ZSTD: config.compression_zstd_level,
         }.get(Compression(self.codec or 0))
-        self.max_opened_bytes = MAX_OPENED_BYTES
 
 
 class Validated(NamedTuple):

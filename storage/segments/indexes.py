@@ -230,10 +230,16 @@ class SparseIndex:
     def _put(self, file: File, data: bytes, position: int) -> None:
         # After a crash most indexes are right: reading costs a tenth of writing, and of making files anew.
         if self._is_compared:
-            if file.pread(len(data), position) == data:
+            found = file.pread(len(data), position)
+            if found == data:
                 return
-            file.truncate(position)
             self._is_compared = False
+            if data.startswith(
+                found
+            ):  # the file ends there; a file that is cut is written out when it is closed (ext4)
+                data, position = data[len(found) :], position + len(found)
+            else:
+                file.truncate(position)
         file.pwrite(data, position)
 
     def _floor_by_key(self, key: int) -> int:

@@ -315,6 +315,11 @@ class Segment(SegmentFiles):
         """Whether any look-up in the offset index waits for nothing."""
         return self._offset_index is not None and self._offset_index.is_at_hand(0)
 
+    def drop_transactions(self) -> None:
+        """Forget the aborted transactions: the batches tell them anew."""
+        self._transactions = None
+        self._disk.unlink(self.path(TRANSACTION_INDEX), missing_ok=True)
+
     def have_transactions(self) -> None:
         """Raise WouldBlock where the aborted transactions have to be read first."""
         if self._transactions is None:
@@ -418,13 +423,11 @@ class Segment(SegmentFiles):
         """Check every batch, build the indexes anew and cut the log behind the last valid batch.
 
         Yields the position now and then, so that the work can be done in slices; until it is done the index files
-        may be wrong. Begun again, it does the same again. Without `visit` the aborted transactions are left alone.
+        may be wrong. Begun again, it does the same again. The aborted transactions are left alone.
         """
         self._forget()
         self._offset_index = OffsetIndex(self._disk, self.path(OFFSET_INDEX), self.base_offset, anew=True)
         self._time_index = TimeIndex(self._disk, self.path(TIME_INDEX), self.base_offset, anew=True)
-        if visit is not None:
-            self._disk.unlink(self.path(TRANSACTION_INDEX), missing_ok=True)
         self.size = self.reserved = position = 0
         self._recent_start = self.end_offset = self.base_offset
         self.is_loaded = True

@@ -154,7 +154,9 @@ class SegmentEngine:
         while ahead:
             segment = ahead.pop(0)
             self._add(segment)
-            self._with_aborted.discard(segment.base_offset)
+            if segment.base_offset in self._with_aborted:
+                self._with_aborted.discard(segment.base_offset)
+                segment.drop_transactions()
             self._end_offset = segment.base_offset
             lacks_offsets = False
             size = segment.size

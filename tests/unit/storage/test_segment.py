@@ -395,6 +395,23 @@ def test_a_recovery_that_is_begun_again_ends_the_same(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+def test_an_index_that_ends_too_early_is_written_on_and_not_anew(tmp_path: Path) -> None:
+    """What stands there is right: after a crash that is most of it, and cutting a file costs more than writing to it."""
+    segment = new_segment(tmp_path, batches(50))
+    segment.finish()
+    segment.release(forget=True)
+    good = contents(tmp_path)
+    for suffix, size in ((OFFSET_INDEX, 27), (TIME_INDEX, 24)):
+        Path(segment.path(suffix)).write_bytes(Path(segment.path(suffix)).read_bytes()[:size])
+    disk = FaultyDisk()
+    recover(found_on_disk(segment, disk=disk))
+    assert contents(tmp_path) == good
+    assert sorted((Path(path).suffix, position) for path, position, _ in disk.writes) == [
+        (".index", 27),
+        (".timeindex", 24),
+    ]
+
+
 # ---- indexes that do not fit -----------------------------------------------------------------------------
 
 

@@ -1,15 +1,17 @@
-"""Tells the controller in which log directory replicas lie (AssignReplicasToDirs, in process).
+"""Tells the controller in which log directory replicas lie, and which directories failed (AssignReplicasToDirs, in process).
 
-RULES    1. A replica that has moved is told of at once; one that lies elsewhere than the metadata say, because a crash came
-            between, at the start.
-         2. A directory that the metadata do not name (a broker with several chooses by itself) needs no telling.
+RULES    1. A replica is told of when it lies elsewhere than the metadata say, or they do not say: when it is made, when it has
+            moved, and at the start, since a crash may have come between. So a directory that is not there at a later start
+            is missed, and nothing is made anew in its place.
+         2. Many are told of at a time. Clusters that do not note directories are told nothing.
 NOT HERE Moving (`replication/moves.py`), the decision (`replication/controller/directories.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from broker.timer import SystemClock
 from protocol.errors import ErrorCode
@@ -21,11 +23,17 @@ from protocol.messages.quorum import (
     AssignReplicasToDirsTopic,
 )
 from replication.controller.controller import Controller
-from replication.image import UNASSIGNED_DIRECTORY
+from replication.image import MetadataImage, PartitionState
 from replication.partition import Partition
+from replication.record_versions import WITH_DIRECTORIES
 from storage.log_manager import LogManager
 
+AT_A_TIME: Final = 256
+
 _log = logging.getLogger("barnabas.directories")
+
+_Places = dict[bytes, dict[bytes, list[int]]]
+"""By directory and topic."""
 
 
 class DirectoryRequests:
@@ -37,42 +45,62 @@ class DirectoryRequests:
         self._broker_id = broker_id
         self._clock = clock
 
-    def check(self, partitions: Iterable[Partition]) -> None:
-        """Tell where those lie of which the metadata say something else."""
-        for partition in partitions:
-            self.tell(partition)
+    def check(self, partitions: Iterable[Partition], image: MetadataImage) -> Iterator[None]:
+        """Tell where those lie of which the metadata say something else, a step for each."""
+        if image.metadata_version < WITH_DIRECTORIES:
+            return
+        places: _Places = {}
+        for number, partition in enumerate(partitions, 1):
+            place = self._log_manager.directory_ids[partition.log.directory]
+            state = _state_of(partition, image)
+            if state is not None and state.directory_of(self._broker_id) != place:
+                assert partition.topic_id is not None, "what is here is in the image, by its id"
+                places.setdefault(place, {}).setdefault(partition.topic_id, []).append(partition.index)
+            if number % AT_A_TIME == 0:
+                self._tell(places)
+                places = {}
+            yield
+        self._tell(places)
 
     def tell(self, partition: Partition) -> None:
-        """Tell where a partition lies, if the metadata name another directory."""
-        home = self._log_manager.directories.get(partition.log.directory)
-        named = self._named(partition)
-        if home is None or named in (UNASSIGNED_DIRECTORY, home.directory_id):
+        """Tell where a partition lies that has moved."""
+        for _ in self.check([partition], self._controller.image):
+            pass
+
+    def failed(self, directory: str) -> None:
+        """Tell that a log directory is out of service."""
+        self._controller.directories_failed([self._log_manager.directory_ids[directory]], wall_ms=self._clock.wall_ms())
+
+    def _tell(self, places: _Places) -> None:
+        if not places:
             return
-        assert partition.topic_id is not None, "what is here is in the image, by its id"
-        topic = AssignReplicasToDirsTopic(
-            topic_id=partition.topic_id,
-            partitions=[AssignReplicasToDirsPartition(partition_index=partition.index)],
-        )
         request = AssignReplicasToDirsRequest(
             broker_id=self._broker_id,
             broker_epoch=self._controller.broker_epoch,
-            directories=[AssignReplicasToDirsDirectory(id=home.directory_id, topics=[topic])],
+            directories=[
+                AssignReplicasToDirsDirectory(
+                    id=place,
+                    topics=[
+                        AssignReplicasToDirsTopic(
+                            topic_id=topic_id,
+                            partitions=[AssignReplicasToDirsPartition(partition_index=index) for index in indexes],
+                        )
+                        for topic_id, indexes in topics.items()
+                    ],
+                )
+                for place, topics in places.items()
+            ],
         )
-        self._controller.submit(
-            request, wall_ms=self._clock.wall_ms(), reply=lambda answer: self._answered(partition, answer)
-        )
+        self._controller.submit(request, wall_ms=self._clock.wall_ms(), reply=_answered)
 
-    def _named(self, partition: Partition) -> bytes:
-        """The directory that the metadata name."""
-        topic = self._controller.image.topics_by_name.get(partition.topic)
-        state = None if topic is None else topic.partitions.get(partition.index)
-        if state is None:
-            return UNASSIGNED_DIRECTORY
-        return dict(zip(state.replicas, state.directories, strict=False)).get(self._broker_id, UNASSIGNED_DIRECTORY)
 
-    @staticmethod
-    def _answered(partition: Partition, answer: AssignReplicasToDirsResponse) -> None:
-        code = answer.error_code or answer.directories[0].topics[0].partitions[0].error_code
-        if code != ErrorCode.NONE:
-            name = ErrorCode(code).name
-            _log.warning("where %s-%d lies is not noted: %s", partition.topic, partition.index, name)
+def _state_of(partition: Partition, image: MetadataImage) -> PartitionState | None:
+    topic = image.topics_by_name.get(partition.topic)
+    return None if topic is None else topic.partitions.get(partition.index)
+
+
+def _answered(answer: AssignReplicasToDirsResponse) -> None:
+    codes = [p.error_code for directory in answer.directories for topic in directory.topics for p in topic.partitions]
+    refused = [code for code in (answer.error_code, *codes) if code != ErrorCode.NONE]
+    if refused:
+        _log.warning("where %d replicas lie is not noted: %s", len(refused), ErrorCode(refused[0]).name)

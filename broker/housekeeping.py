@@ -127,7 +127,7 @@ class Housekeeping:
         self._after(max(_SHORTEST_TICK_MS, min(_LONGEST_TICK_MS, soonest)), self._tick)
 
     def _checkpoint(self) -> None:
-        for directory, work in self._log_manager.checkpoint():
+        for directory, work in (*self._log_manager.watch(), *self._log_manager.checkpoint()):
             self._worker.background(directory, work, partial(self._checkpointed, directory))
 
     def _checkpointed(self, directory: str, error: StorageError | None) -> None:

@@ -3,8 +3,10 @@
 RULES    1. The order of starting: bind, know or format the directories, lock them, find the logs, replay the metadata,
             lead it, make the partitions, answer. Whatever fails before the node answers is one sentence, and
             nothing of an existing directory is changed by it.
-         2. The order of stopping: no new requests, tell the controller, finish the slow work, close the logs durably.
-         3. News from below travels through callbacks that are set here and nowhere else.
+         2. A log directory whose disk has failed is done without, and said so; the one that holds the metadata log ends the
+            node, and so does the last one.
+         3. The order of stopping: no new requests, tell the controller, finish the slow work, close the logs durably.
+         4. News from below travels through callbacks that are set here and nowhere else.
 NOT HERE Handlers (`apis.py`), recurring work (`housekeeping.py`), settings (`config.py`).
 """
 
@@ -20,7 +22,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from broker.addresses import Addresses
@@ -68,9 +71,10 @@ from replication.metadata_snapshots import MetadataSnapshots
 from replication.moves import Moves
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
+from storage.directory_locks import lock_directories
 from storage.disk import Disk, Lock, StorageError
 from storage.log_config import log_config
-from storage.log_manager import LogManager, lock_directories
+from storage.log_manager import LogManager
 
 _log = logging.getLogger("barnabas")
 
@@ -83,6 +87,10 @@ _YOUNG = 10_000
 """So many new objects make the collector look; Python's 700 has it look dozens of times at one large request."""
 _FREEZE_EVERY = 1024
 """Partitions that come, change or go: what is there then is kept from the collector, or it would stand still for all."""
+
+
+_OFFLINE = "log directory %s is offline: %s"
+_NAMED = 20
 
 
 class StartError(Exception):
@@ -231,10 +239,9 @@ class Server:
         if identity is not None:
             found = read_metadata(disk, identity)
             refuse_a_loss(disk, identity, found)
-        everywhere = list(dict.fromkeys((*directories, metadata)))
-        for path in everywhere:
-            disk.make_dirs(path)
-        self._locks = lock_directories(disk, everywhere)
+            identity = identity._replace(failed=self._lock(directories, metadata, identity.failed))
+        else:
+            self._lock(directories, metadata, {})
         identity = format_directories(
             disk,
             directories,
@@ -248,6 +255,23 @@ class Server:
         )
         return identity, found
 
+    def _lock(
+        self, directories: list[str], metadata: str, failed: Mapping[str, StorageError]
+    ) -> Mapping[str, StorageError]:
+        """Take the directories, which are made where they are missing; all that have failed by then."""
+        lost = dict(failed)
+        for path in dict.fromkeys((*directories, metadata)):
+            if path in lost:
+                continue
+            try:
+                self._disk.make_dirs(path)
+                self._locks += lock_directories(self._disk, [path])
+            except StorageError as error:
+                if path == metadata or error.is_held or error.is_full:
+                    raise
+                lost[path] = error
+        return lost
+
     def _build(self, identity: Identity, found: Replayed | None) -> None:
         config = self._config
         self._log_manager = LogManager(
@@ -255,14 +279,19 @@ class Server:
             identity.directory_ids,
             log_config({}, config.given),
             random_bytes=secrets.token_bytes,
+            failed=identity.failed,
             locks=self._locks,
             most_open_files=self._shares.files,
             new_lock=threading.Lock,
         )
         self._log_manager.open_files.on_surplus = self._close_surplus_soon
-        self._log_manager.load()
+        self._log_manager.load(partial(_id_of, found))
         for _ in self._log_manager.recover():
             pass
+        for path, error in self._log_manager.offline.items():
+            if path == identity.metadata_directory:
+                raise error
+            _log.error(_OFFLINE, path, error)
         self._metadata_log = open_metadata_log(
             self._disk, self._log_manager.engine_factory, identity, self._worker, config.metadata_log_config(), found
         )
@@ -368,7 +397,7 @@ class Server:
             cluster_id=identity.cluster_id,
             incarnation_id=new_uuid(secrets.token_bytes),
             endpoints=tuple(self._registered(listener) for listener in self.listeners),
-            directories=tuple(identity.directory_ids.values()),
+            directories=tuple(home.directory_id for home in self._log_manager.directories.values()),
             rack=rack if isinstance(rack, str) else None,
             previous_epoch=self._log_manager.previous_broker_epoch,
             cordoned=self._reconfiguration.cordoned_ids(),
@@ -383,7 +412,12 @@ class Server:
         strays = self._replicas.set_strays_aside()
         if strays:
             _log.warning("set aside what belongs to no topic of this cluster: %s", ", ".join(strays))
-        self._directory_requests.check(self._replicas.partitions.values())
+        absent = self._replicas.absent
+        if absent:
+            names = ", ".join(absent[:_NAMED]) + (", …" if len(absent) > _NAMED else "")
+            _log.error("%d partitions lie in log directories that are not here: %s", len(absent), names)
+        for _ in self._directory_requests.check(self._replicas.partitions.values(), self._controller.image):
+            pass
         self._moves.resume()
         everybody = self.listeners + self.controller_listeners
         for listener in everybody:
@@ -427,6 +461,8 @@ class Server:
             if self._followed % _FREEZE_EVERY == 0:
                 gc.freeze()
             yield
+        made = (self._replicas.partitions.get(key) for key in _keys_of(image, changes))
+        yield from self._directory_requests.check([partition for partition in made if partition is not None], image)
         self._coordinators.image_changed(changes, image, self._config.node_id)
 
     def _fell_silent(self, broker_id: int) -> None:
@@ -434,10 +470,14 @@ class Server:
         self._controller.fence_silent(broker_id, wall_ms=self._clock.wall_ms())
 
     def _directory_failed(self, directory: str, error: StorageError) -> None:
-        _log.error("log directory %s is offline: %s", directory, error)
+        _log.error(_OFFLINE, directory, error)
         self._log_manager.go_offline(directory, error)
         if not self._log_manager.directories:
             self._fail(f"no log directory is left: {error}")
+        elif directory == self._metadata_log.directory:
+            self._fail(f"the log directory of the metadata is offline: {error}")
+        elif not self._is_stopping:  # else the next start tells
+            self._directory_requests.failed(directory)
 
     def fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An exception that nobody expected came out of a callback: state cannot be trusted any more, so end."""
@@ -485,3 +525,16 @@ class Server:
             self._page.close()
         for lock in self._locks:
             lock.release()
+
+
+def _id_of(found: Replayed | None, topic: str) -> bytes | None:
+    """The id of the topic that has this name now."""
+    known = None if found is None else found.image.topics_by_name.get(topic)
+    return None if known is None else known.topic_id
+
+
+def _keys_of(image: MetadataImage, changes: Changes) -> Iterator[tuple[str, int]]:
+    """The partitions that have changed."""
+    for topic_id, indexes in changes.partitions.items():
+        for index in indexes:
+            yield image.topics_by_id[topic_id].name, index

@@ -14,13 +14,14 @@ RULES    1. meta.properties is written last: a directory is formatted when it ha
          2. What looks like data but has no meta.properties is never formatted; a sentence says so.
          3. All directories of a node agree on cluster and node; directory ids differ. One that has none yet, as
             before Kafka 3.7, is given one.
+         4. A directory whose disk fails is done without, unless the metadata log lies there, or no other tells who we are.
 NOT HERE The lock file (`storage/log_manager.py`), the metadata log (`metadata_log.py`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from protocol.messages import stored
@@ -28,7 +29,7 @@ from protocol.primitives import ZERO_UUID, uuid_from_text, uuid_text
 from protocol.records import ControlType
 from replication.metadata_records import ZERO_SNAPSHOT, Versioned, snapshot
 from replication.record_versions import METADATA_VERSION
-from storage.disk import Disk
+from storage.disk import Disk, StorageError
 
 META_PROPERTIES = "meta.properties"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
@@ -73,6 +74,8 @@ class Identity(NamedTuple):
     """Directory id by log directory."""
     metadata_directory: str
     """The directory that the metadata log is in: the first log directory, or one of its own."""
+    failed: Mapping[str, StorageError] = {}  # nobody changes it
+    """Log directories that could not be read, and why."""
 
 
 class ControllerEndpoint(NamedTuple):
@@ -107,14 +110,25 @@ def identify(
 
     Raises:
         UnusableDirectory: they contradict each other or `node_id`, or hold what must not be touched.
+        StorageError: what rule 4 cannot do without.
     """
     metadata = metadata_directory or directories[0]
-    everywhere = dict.fromkeys((*directories, metadata))
-    known = {path: found for path in everywhere if (found := read_meta_properties(disk, path)) is not None}
-    for path in everywhere:
-        if path not in known:
-            _refuse_unknown_data(disk, path)
+    known: dict[str, MetaProperties] = {}
+    failed: dict[str, StorageError] = {}
+    for path in dict.fromkeys((*directories, metadata)):
+        try:
+            found = read_meta_properties(disk, path)
+            if found is not None:
+                known[path] = found
+            else:
+                _refuse_unknown_data(disk, path)
+        except StorageError as error:
+            if path == metadata:
+                raise
+            failed[path] = error
     if not known:
+        for failure in failed.values():
+            raise failure
         return None
     first_path, first = next(iter(known.items()))
     for path, found in known.items():
@@ -137,7 +151,7 @@ def identify(
                 "one is a copy of the other."
             )
     ids = {path: known[path].directory_id for path in directories if path in known}
-    return Identity(first.cluster_id, node_id, ids, metadata)
+    return Identity(first.cluster_id, node_id, ids, metadata, failed)
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
@@ -224,6 +238,8 @@ def format_directories(
         UnusableDirectory: the metadata log would lie in a new directory although an old one has it.
     """
     metadata = metadata_directory or directories[0]
+    failed = {} if identity is None else identity.failed
+    directories = [path for path in directories if path not in failed]
     if identity is not None and read_meta_properties(disk, metadata) is None:
         raise UnusableDirectory(
             f"The metadata log belongs into {metadata}, which is new, and {', '.join(identity.directory_ids)} is not: "
@@ -240,7 +256,7 @@ def format_directories(
             _format(disk, path, meta, _voter(node_id, ids[path], controller) if path == metadata else None, wall_ms)
         elif not has_id:
             disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
-    return Identity(cluster, node_id, {path: ids[path] for path in directories}, metadata)
+    return Identity(cluster, node_id, {path: ids[path] for path in directories}, metadata, failed)
 
 
 def _format(disk: Disk, path: str, meta: MetaProperties, voter: stored.VotersVoter | None, wall_ms: int) -> None:

@@ -12,7 +12,7 @@ NOT HERE Deciding which records to write (`controller/`), their bytes (`metadata
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from protocol.messages import stored
@@ -22,6 +22,8 @@ from replication.record_versions import ELIGIBLE_LEADERS, METADATA_VERSION
 
 UNASSIGNED_DIRECTORY = (1).to_bytes(16, "big")
 """The id that stands for a directory which its broker has not named yet."""
+MIGRATING_DIRECTORY = bytes(16)
+"""The id that stands for one that was not known when the cluster began to note directories."""
 NO_LEADER = -1
 UNCHANGED_LEADER = -2
 _NOTHING: Mapping[str, str] = {}
@@ -51,6 +53,16 @@ class PartitionState(NamedTuple):
     eligible_leaders: tuple[int, ...] = ()
     last_known_leaders: tuple[int, ...] = ()
     leader_recovery_state: int = 0
+
+    def directory_of(self, broker_id: int) -> bytes | None:
+        """The log directory in which a broker has its replica; None: it has not said."""
+        named = dict(zip(self.replicas, self.directories, strict=False)).get(broker_id)
+        return None if named in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) else named
+
+    def is_within(self, broker_id: int, directories: Sequence[bytes]) -> bool:
+        """Whether a broker's replica lies in one of these directories, as far as that is known."""
+        named = self.directory_of(broker_id)
+        return not directories or named is None or named in directories
 
     def after(self, record: stored.PartitionChangeRecord) -> PartitionState:
         """The same partition changed."""

@@ -88,6 +88,7 @@ class ReplicaManager:
         """The cluster as `partitions` follows it."""
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._failed: set[tuple[str, int]] = set()
+        self._has_begun = False  # the first image has been followed: what comes later is new
         self.full_directories: set[str] = set()
         """Log directories that are full at the moment: appends are refused."""
         self._waiting_appends: dict[Partition, deque[Append]] = {}
@@ -118,6 +119,7 @@ class ReplicaManager:
             for index in sorted(indexes):
                 self._place(topic, index, topic.partitions[index], mono_ms)
                 yield
+        self._has_begun = True
 
     def _place(self, topic: TopicImage, index: int, state: PartitionState, mono_ms: int) -> None:
         key = (topic.name, index)
@@ -127,7 +129,7 @@ class ReplicaManager:
                 self._forget(key, partition)
             return
         if partition is None:
-            partition = self._create(topic, index)
+            partition = self._create(topic, index, state)
             if partition is None:
                 return
         if partition.is_offline:
@@ -148,10 +150,17 @@ class ReplicaManager:
         if self.on_leadership is not None and (was_leader, epoch) != (partition.is_leader, partition.leader_epoch):
             self.on_leadership(partition)
 
-    def _create(self, topic: TopicImage, index: int) -> Partition | None:
+    def _create(self, topic: TopicImage, index: int, state: PartitionState) -> Partition | None:
         key = (topic.name, index)
         try:
-            log = self._log_manager.get_or_create(topic.name, index, topic.topic_id, self.config_of(topic.name))
+            log = self._log_manager.get_or_create(
+                topic.name,
+                index,
+                topic.topic_id,
+                self.config_of(topic.name),
+                lies_in=state.directory_of(self.broker_id),
+                is_new=self._has_begun and key not in self._failed,
+            )
         except StorageError as error:
             self._failed.add(key)
             for directory in list(self._log_manager.directories):
@@ -192,6 +201,7 @@ class ReplicaManager:
     def set_strays_aside(self) -> list[str]:
         """After the first `apply`: put away logs of topics that were deleted meanwhile, and name them."""
         strays = [log for key, log in self._log_manager.logs.items() if key not in self.partitions]
+        strays += [log for log in self._log_manager.strays if not log.is_offline]
         for log in strays:
             try:
                 self._log_manager.set_aside(log)
@@ -219,6 +229,11 @@ class ReplicaManager:
             if partition is not None:
                 partition.update_config(config)
             yield
+
+    @property
+    def absent(self) -> list[str]:
+        """Partitions of this broker whose log directory is offline, or not here, since the start."""
+        return [f"{topic}-{index}" for topic, index in sorted(self._failed)]
 
     # ------------------------------------------------------------ finding
     def find(self, topic: str, index: int) -> Partition:

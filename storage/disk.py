@@ -22,6 +22,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -52,6 +53,8 @@ class StorageError(Exception):
         self.errno = None if error is None else error.errno
         self.is_full = not action.startswith("sync") and self.errno in (errno.ENOSPC, errno.EDQUOT)
         """Whether all that is missing is room, so that it can be done again later. A failed sync has lost something."""
+        self.is_held = action == "lock" and self.errno in (0, errno.EAGAIN, errno.EACCES)
+        """Whether somebody else has what was to be locked, or keeps it from us."""
 
 
 class Mapping(mmap.mmap):
@@ -304,11 +307,25 @@ class Disk:
 
     def exists(self, path: str) -> bool:
         """Whether anything has this name."""
-        return os.path.exists(path)
+        return self._look_at(path) is not None
 
     def is_dir(self, path: str) -> bool:
         """Whether this is a directory."""
-        return os.path.isdir(path)
+        found = self._look_at(path)
+        return found is not None and stat.S_ISDIR(found.st_mode)
+
+    def _look_at(self, path: str) -> os.stat_result | None:
+        try:
+            return os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StorageError("look at", path, error) from error
+
+    def identity(self, path: str) -> tuple[int, int]:
+        """What no other file or directory of this system has, as long as this one is there."""
+        with _reported("look at", path):
+            return _identity(os.stat(path))
 
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, in no order."""

@@ -2,6 +2,8 @@
 
 FORMAT   the offset checkpoints (checkpoints.py), one figure of `Checkpoint` each
 RULES    1. A checkpoint that cannot be understood is done without.
+         2. Another directory under its name, since its disk was unmounted or somebody changed it for another, is not
+            written to: it counts as failed.
 NOT HERE Which directories and logs there are (log_manager.py); writing the files (offset_files.py).
 """
 
@@ -20,10 +22,11 @@ from storage.checkpoints import (
     TopicPartition,
     read_offsets,
 )
-from storage.disk import Disk
+from storage.disk import Disk, StorageError
 from storage.log import Log
 from storage.offset_files import OffsetFiles, Offsets, OneAtATime, Work
 from storage.openable_log import NEVER_CLEANED, Checkpoint
+from storage.partition_directory import make
 
 NO_BROKER_EPOCH: Final = -1
 SYNCED_ONE_BY_ONE: Final = 4
@@ -42,7 +45,17 @@ _log = logging.getLogger("barnabas.storage")
 class LogDirectory:
     """A log directory and the logs in it."""
 
-    __slots__ = ("_disk", "broker_epoch", "checkpoints", "directory_id", "is_writing", "logs", "path", "was_clean")
+    __slots__ = (
+        "_disk",
+        "_identity",
+        "broker_epoch",
+        "checkpoints",
+        "directory_id",
+        "is_writing",
+        "logs",
+        "path",
+        "was_clean",
+    )
 
     def __init__(self, disk: Disk, path: str, directory_id: bytes, one_at_a_time: OneAtATime) -> None:
         self._disk = disk
@@ -52,9 +65,26 @@ class LogDirectory:
         self.was_clean = False
         """Whether the last shutdown was a clean one."""
         self.broker_epoch = NO_BROKER_EPOCH
+        self._identity: tuple[int, int] | None = None
         self.checkpoints = OffsetFiles(disk, path, one_at_a_time)
         self.is_writing = False
         """Whether work of `checkpoint` is going to write there, or does."""
+
+    def check(self) -> None:
+        """See that this is still the directory that was found at the first time.
+
+        Raises:
+            StorageError: it is not (rule 2).
+        """
+        found = self._disk.identity(self.path)
+        self._identity = self._identity or found
+        if found != self._identity:
+            raise StorageError("use", self.path, OSError(0, "another directory lies there by now"))
+
+    def make(self, path: str, topic_id: bytes) -> None:
+        """Make the directory of a partition here."""
+        self.check()
+        make(self._disk, path, topic_id)
 
     def read_checkpoints(self) -> dict[TopicPartition, Checkpoint]:
         """What was written down of each log."""
@@ -103,6 +133,7 @@ class LogDirectory:
 
         def run() -> None:
             try:
+                self.check()
                 work()
             finally:
                 self.is_writing = False

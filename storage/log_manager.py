@@ -8,7 +8,8 @@ RULES    1. The clean-shutdown marker is read, then deleted durably before anyth
             recovered at the start (`recover`), the rest when it is first used or, unless that is very much, at the
             shutdown; a directory where some logs were not is not marked clean.
          3. A log directory whose disk fails goes offline for good, alone: its logs refuse every use, nothing is
-            written there any more, and none of its partitions is made anew elsewhere.
+            written there any more, and none of its partitions is made anew elsewhere; nor is one that is known to lie in
+            a directory which is not here.
          4. A partition's directory that carries another topic id belongs to a topic that is gone: it is set aside.
          5. Deleting is renaming; the files go after `file.delete.delay.ms`, as closed work. Directories are made and
             renamed through `later` (changes.py): until then nobody looks into them. A name that is used again is made in
@@ -42,36 +43,18 @@ from storage.log_directory import NO_BROKER_EPOCH, LogDirectory
 from storage.offset_files import OneAtATime, Work
 from storage.open_files import UNLIMITED, OpenFiles
 from storage.openable_log import NEVER_CLEANED, Checkpoint
-from storage.partition_directory import DELETED, STRAY, aside_name, make, partition_of
+from storage.partition_directory import DELETED, STRAY, aside_name, partition_of
 from storage.producers import DEFAULT_EXPIRATION_MS
 from storage.segments.segment_engine import SegmentEngine
 from storage.usage import Usage
 from storage.visits import Visits
 
-LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LAZY_RECOVERY_BYTES: Final = 1024 * 1024
 RECOVERED_AT_SHUTDOWN: Final = 200
 MOST_REMEMBERED: Final = 10_000
 
 _log = logging.getLogger("barnabas.storage")
-
-
-def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
-    """Take the lock file of every log directory, all or none; they exist.
-
-    Raises:
-        StorageError: another process has one of them.
-    """
-    locks: list[Lock] = []
-    try:
-        for directory in directories:
-            locks.append(disk.lock(f"{directory}/{LOCK}"))  # noqa: PERF401  # those taken are let go of below
-    except StorageError:
-        for lock in locks:
-            lock.release()
-        raise
-    return locks
 
 
 class _Dying(NamedTuple):
@@ -96,6 +79,7 @@ class LogManager:
         *,
         random_bytes: Callable[[int], bytes],
         engine_factory: EngineFactory | None = None,
+        failed: Mapping[str, StorageError] = {},  # nobody changes it
         locks: Sequence[Lock] = (),
         most_open_files: int = UNLIMITED,
         new_lock: Callable[[], OneAtATime] = nullcontext,
@@ -108,6 +92,7 @@ class LogManager:
             config: what logs obey until they are told otherwise.
             random_bytes: dice.
             engine_factory: None for the segments engine.
+            failed: log directories whose disk has failed already, and why.
             locks: of the directories, to be let go at the shutdown.
             most_open_files: what logs may have open, all together.
             new_lock: makes what lets one thread at a time do something, where there are several.
@@ -125,13 +110,17 @@ class LogManager:
             path: LogDirectory(disk, path, id_, new_lock()) for path, id_ in directories.items()
         }
         """Those in service, by path."""
-        self.offline: dict[str, StorageError] = {}
+        self.directory_ids = dict(directories)
+        """Of those that were in service at the start, by path."""
+        self.offline: dict[str, StorageError] = dict(failed)
         """Those that failed, and why."""
         self.cordoned: frozenset[str] = frozenset()
         """Those that take no new logs, while there is another."""
         self.producer_expiration_ms = DEFAULT_EXPIRATION_MS
-        self._lost: set[TopicPartition] = set()
-        self._lost_unseen = False
+        self._lost: dict[TopicPartition, bytes | None] = {}  # by topic id, where that is known
+        self._lost_unseen = bool(failed)
+        self.strays: list[Log] = []
+        """Logs that have the names of others: their directory was not here when the topic was made again."""
         self._dying: list[_Dying] = []
         self.later: Callable[[str, Change], None] = lambda _, change: change()
         """Makes changes of the files of logs in a log directory: at once, unless it is set."""
@@ -151,24 +140,25 @@ class LogManager:
 
     # ---- start and end -----------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Find the logs of all directories, and open none.
+    def load(self, id_of: Callable[[str], bytes | None] = lambda _: None) -> None:
+        """Find the logs of all directories, and open none; `id_of` tells which topic has a name now.
 
         Raises:
-            StorageError: no directory is left in service, or a partition lies in two of them.
+            StorageError: no directory is left in service, or one partition of one topic lies in two of them.
         """
         finish_moves(self._disk, self.directories)
         for directory in list(self.directories.values()):
             try:
-                self._load(directory)
+                self._load(directory, id_of)
             except StorageError as error:
                 self.go_offline(directory.path, error)
                 self._lost_unseen = True
         if not self.directories:
             raise next(iter(self.offline.values()))
 
-    def _load(self, directory: LogDirectory) -> None:
+    def _load(self, directory: LogDirectory, id_of: Callable[[str], bytes | None]) -> None:
         path, disk = directory.path, self._disk
+        directory.check()
         self._take_marker(directory)
         if not directory.was_clean:
             disk.sync_dir(path)  # what a process has named that was killed
@@ -182,10 +172,6 @@ class LogManager:
             key = partition_of(name)
             if key is None:
                 continue
-            if key in self.logs:
-                raise StorageError(
-                    "use", path, OSError(0, f"{name} lies in {self.logs[key].directory} too; remove one of them")
-                )
             log = Log(
                 disk,
                 self.engine_factory,
@@ -196,7 +182,21 @@ class LogManager:
                 is_clean=directory.was_clean,
             )
             self._look_after(log)
-            self.logs[key] = directory.logs[key] = log
+            directory.logs[key] = log
+            other = self.logs.setdefault(key, log)
+            if other is not log:
+                self._take_one(log, other, id_of(log.topic))
+
+    def _take_one(self, log: Log, other: Log, topic_id: bytes | None) -> None:
+        """Of two logs of one name, the one of the topic that has the name."""
+        if log.topic_id == other.topic_id or topic_id not in (log.topic_id, other.topic_id):
+            raise StorageError(
+                "use", log.directory, OSError(0, f"{log.name} lies in {other.directory} too; remove one of them")
+            )
+        if log.topic_id == topic_id:
+            log, other = other, log
+        self.logs[log.topic, log.partition] = other
+        self.strays.append(log)
 
     def _take_marker(self, directory: LogDirectory) -> None:
         disk, marker = self._disk, f"{directory.path}/{CLEAN_SHUTDOWN}"
@@ -262,8 +262,9 @@ class LogManager:
         self.offline[directory] = error
         for key, log in failed.logs.items():
             log.go_offline()
-            self._lost.add(key)
-            self.logs.pop(key, None)
+            self._lost[key] = log.known_topic_id
+            if self.logs.get(key) is log:
+                del self.logs[key]
         for key, copy in list(self.copies.items()):
             if copy.directory == directory:
                 copy.go_offline()
@@ -277,12 +278,29 @@ class LogManager:
         return self.logs.get((topic, partition))
 
     def get_or_create(
-        self, topic: str, partition: int, topic_id: bytes, config: LogConfig, directory: str | None = None
+        self,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig,
+        directory: str | None = None,
+        *,
+        lies_in: bytes | None = None,
+        is_new: bool = True,
     ) -> Log:
-        """The log of a partition, made in `directory` (None: the one with the fewest) where it is not here yet.
+        """The log of a partition, made where it is not here yet.
+
+        Args:
+            topic: its name.
+            partition: its number.
+            topic_id: of its topic.
+            config: what it obeys.
+            directory: where to make it; None: where the fewest are.
+            lies_in: the id of the directory where it is known to lie, if that is known.
+            is_new: whether nobody has used it yet, so that it need not be looked for.
 
         Raises:
-            StorageError: it cannot be made, or lies in a directory that is offline.
+            StorageError: it cannot be made, or lies in a directory that is offline, or not here.
         """
         key = (topic, partition)
         log = self.logs.get(key)
@@ -293,11 +311,13 @@ class LogManager:
                 log.update_config(config)
                 return log
             self.set_aside(log)
-        if key in self._lost or (self._lost_unseen and directory is None):
-            raise StorageError(
-                f"make the log of {topic}-{partition} because of", "", OSError(0, ", ".join(self.offline) + " offline")
-            )
-        wished = (directory, self._preferred.pop(key, None), was_in := self._taken_out.pop(key, None))
+        named = next((path for path, home in self.directories.items() if home.directory_id == lies_in), None)
+        is_elsewhere = lies_in is not None and named is None
+        is_unseen = self._lost_unseen and not is_new and lies_in is None and directory is None
+        if is_elsewhere or is_unseen or (key in self._lost and self._lost[key] in (None, topic_id)):
+            why = ", ".join(f"{path} is offline" for path in self.offline) or "its log directory is not here"
+            raise StorageError("find the log of", f"{topic}-{partition}", OSError(0, why))
+        wished = (directory, named, self._preferred.pop(key, None), was_in := self._taken_out.pop(key, None))
         home = self._home(directory or next((path for path in wished if path in self.directories), None))
         log = Log(self._disk, self.engine_factory, home.path, topic, partition, config, topic_id=topic_id, is_new=True)
         self._look_after(log)
@@ -307,7 +327,7 @@ class LogManager:
                 self.name_later(home.path, partial(self._disk.sync_dir, home.path))
             if home.checkpoints.may_speak_of(key):
                 self._write_checkpoints(home)
-            log.change(partial(make, self._disk, log.path, topic_id), partial(self.name_later, home.path))
+            log.change(partial(home.make, log.path, topic_id), partial(self.name_later, home.path))
         except StorageError:
             del self.logs[key], home.logs[key]
             raise
@@ -339,7 +359,9 @@ class LogManager:
         if home is None:
             raise self.offline[log.directory]
         log.delete()
-        del self.logs[key], home.logs[key]
+        del home.logs[key]
+        if self.logs.get(key) is log:
+            del self.logs[key]
         _remember(self._taken_out, key, home.path)
         return self._rename_later(log, suffix)
 
@@ -466,6 +488,10 @@ class LogManager:
             for directory in self.directories.values()
             if not directory.is_writing and (work := directory.checkpoint()) is not None
         ]
+
+    def watch(self) -> list[tuple[str, Work]]:
+        """Closed work, for each log directory, that sees whether it is still there."""
+        return [(directory.path, directory.check) for directory in self.directories.values()]
 
     def forget_checkpoints(self, directory: str) -> None:
         """They could not be written for want of room: the next are written whatever they hold."""

@@ -154,6 +154,11 @@ class OpenableLog:
         return not self._is_clean
 
     @property
+    def known_topic_id(self) -> bytes | None:
+        """The topic's id, if somebody has asked for it before; opens no file."""
+        return self._topic_id
+
+    @property
     def topic_id(self) -> bytes | None:
         """The topic's id; None where the partition's metadata file is missing or tells nothing."""
         if self._topic_id is None:

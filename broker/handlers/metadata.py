@@ -188,7 +188,7 @@ class MetadataHandlers:
                 leader_epoch=state.leader_epoch,
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
-                offline_replicas=_offline(state, reachable),
+                offline_replicas=_offline(state, reachable, image),
             )
             for index, state in topic.partitions.items()
         ]
@@ -273,7 +273,7 @@ class MetadataHandlers:
             if described.error_code == 0 and topic is not None:
                 states = [(index, state) for index, state in topic.partitions.items() if index >= first]
                 described.partitions = [
-                    _described_partition(index, state, reachable, context.api_version) for index, state in states[:room]
+                    _described_partition(index, state, reachable, image) for index, state in states[:room]
                 ]
                 if len(states) > room:
                     answer.next_cursor = Cursor(topic_name=name, partition_index=states[room][0])
@@ -338,15 +338,21 @@ def _leader_error(state: PartitionState, reachable: frozenset[int], version: int
     return ErrorCode.LISTENER_NOT_FOUND if state.leader >= 0 and version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
 
 
-def _offline(state: PartitionState, reachable: frozenset[int]) -> list[int]:
-    return [replica for replica in state.replicas if replica not in reachable]
+def _offline(state: PartitionState, reachable: frozenset[int], image: MetadataImage) -> list[int]:
+    """Replicas whose broker, or whose log directory there, is out of service."""
+    brokers = image.brokers
+    return [
+        replica
+        for replica in state.replicas
+        if replica not in reachable or not state.is_within(replica, brokers[replica].directories)
+    ]
 
 
 def _described_partition(
-    index: int, state: PartitionState, reachable: frozenset[int], version: int
+    index: int, state: PartitionState, reachable: frozenset[int], image: MetadataImage
 ) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
-        error_code=_leader_error(state, reachable, version),
+        error_code=ErrorCode.NONE,  # also without a leader: who asks sees that there is none
         partition_index=index,
         leader_id=state.leader if state.leader in reachable else -1,
         leader_epoch=state.leader_epoch,
@@ -354,7 +360,7 @@ def _described_partition(
         isr_nodes=list(state.isr),
         eligible_leader_replicas=list(state.eligible_leaders),
         last_known_elr=list(state.last_known_leaders),
-        offline_replicas=_offline(state, reachable),
+        offline_replicas=_offline(state, reachable, image),
     )
 
 

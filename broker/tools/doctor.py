@@ -20,10 +20,10 @@ from broker.tools.identity import Node, NothingToLookAt, absolute, know
 from broker.tools.recovery_run import RecoveryRun, rehearsed
 from replication.formatting import UnusableDirectory
 from replication.image import MetadataImage
+from storage.directory_locks import lock_directories
 from storage.disk import Disk, StorageError
 from storage.inspection.findings import Finding, Severity
 from storage.inspection.rehearsal import RehearsalDisk
-from storage.log_manager import lock_directories
 
 HEALTHY, FOUND, NOTHING_SEEN = 0, 1, 2
 

@@ -37,6 +37,8 @@ def know(disk: Disk, directories: Sequence[str]) -> Node:
     """
     first = read_meta_properties(disk, directories[0])
     identity = identify(disk, directories, node_id=-1 if first is None else first.node_id)
+    for failure in [] if identity is None else identity.failed.values():
+        raise failure
     if identity is None or len(identity.directory_ids) < len(directories):
         missing = [path for path in directories if identity is None or path not in identity.directory_ids]
         raise UnusableDirectory(f"{missing[0]} has no meta.properties: it is not clear whose it is.")

@@ -112,7 +112,7 @@ def register(
     records: list[Versioned] = []
     if not is_same:
         was_clean = before is not None and before.epoch == registration.previous_epoch
-        records += restart(image, environment, broker_id, was_clean=was_clean)
+        records += restart(image, environment, broker_id, registration.directories, was_clean=was_clean)
         before = None
     epoch = next_offset if before is None else before.epoch
     record = _registration_record(registration, epoch, before)

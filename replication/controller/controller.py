@@ -68,7 +68,7 @@ from replication.controller.credentials import alter_credentials
 from replication.controller.directories import assign_replicas
 from replication.controller.environment import Environment
 from replication.controller.features import cluster_min_isr, update_features
-from replication.controller.heartbeats import Standing, cordon, fence, heartbeat
+from replication.controller.heartbeats import Standing, cordon, directories_failed, fence, heartbeat
 from replication.controller.isr_changes import alter_partitions
 from replication.controller.quotas import alter_quotas
 from replication.controller.reassignments import alter_reassignments
@@ -277,6 +277,15 @@ class Controller:
         if self._newest.metadata_version >= WITH_CORDONS:
             broker = self._newest.brokers[self._environment.node_id]
             self._write(cordon(broker, list(directories)), _nothing, wall_ms)
+
+    def directories_failed(self, failed: Sequence[bytes], *, wall_ms: int) -> None:
+        """Log directories of this node are out of service: nobody leads what lies there."""
+        registration, endpoints = self._own
+        left = tuple(directory for directory in registration.directories if directory not in failed)
+        self._own = registration._replace(directories=left), endpoints
+        broker = self._newest.brokers[self._environment.node_id]
+        records = directories_failed(self._newest, self._environment, broker, failed)
+        self._write(records, _nothing, wall_ms, is_atomic=False)
 
     def stop(self, *, wall_ms: int, done: Callable[[], None]) -> None:
         """Note that this node's broker ends in peace; `done` when that is committed."""

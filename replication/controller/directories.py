@@ -1,7 +1,8 @@
 """AssignReplicasToDirs: a broker says in which of its log directories replicas lie.
 
 RULES    1. Checks, their order and codes are Apache Kafka 4.3's (ReplicationControlManager.handleAssignReplicasToDirs).
-         2. Who leads stays: a broker names only directories that are in service.
+         2. Who leads stays, unless its directory is out of service: then it has left. A partition without a leader may get
+            one by it: its replica was thought to lie in a directory that failed.
 NOT HERE Asking for it (`broker/directory_requests.py`), what a directory that fails means (`elections.py`).
 """
 
@@ -17,8 +18,10 @@ from protocol.messages.quorum import (
     AssignReplicasToDirsTopicResponse,
 )
 from protocol.messages.stored import PartitionChangeRecord
+from replication.controller.elections import can_lead, is_active, rules_of
 from replication.controller.environment import Environment
-from replication.image import UNASSIGNED_DIRECTORY, MetadataImage, PartitionState
+from replication.controller.partition_changes import TopicRules, change_of
+from replication.image import NO_LEADER, UNASSIGNED_DIRECTORY, MetadataImage, PartitionState
 from replication.metadata_records import Versioned
 from replication.record_versions import partition_version
 from replication.state_machine import Decision
@@ -28,7 +31,6 @@ def assign_replicas(
     image: MetadataImage, environment: Environment, request: AssignReplicasToDirsRequest
 ) -> Decision[AssignReplicasToDirsResponse]:
     """Note where replicas lie."""
-    del environment
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Decision([], AssignReplicasToDirsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
@@ -36,7 +38,10 @@ def assign_replicas(
     answers = [
         AssignReplicasToDirsDirectoryResponse(
             id=directory.id,
-            topics=[_topic(image, request.broker_id, directory.id, topic, records) for topic in directory.topics],
+            topics=[
+                _topic(image, environment, request.broker_id, directory.id, topic, records)
+                for topic in directory.topics
+            ],
         )
         for directory in request.directories
     ]
@@ -45,9 +50,15 @@ def assign_replicas(
 
 
 def _topic(
-    image: MetadataImage, broker_id: int, directory: bytes, asked: AssignReplicasToDirsTopic, records: list[Versioned]
+    image: MetadataImage,
+    environment: Environment,
+    broker_id: int,
+    directory: bytes,
+    asked: AssignReplicasToDirsTopic,
+    records: list[Versioned],
 ) -> AssignReplicasToDirsTopicResponse:
     topic = image.topics_by_id.get(asked.topic_id)
+    rules = None if topic is None else rules_of(image, environment, topic)
     answers = []
     for partition in asked.partitions:
         index = partition.partition_index
@@ -59,15 +70,37 @@ def _topic(
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif broker_id not in state.replicas:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        else:
-            directories = _with(state, broker_id, directory)
-            if directories != state.directories:
-                record = PartitionChangeRecord(
-                    partition_id=index, topic_id=asked.topic_id, directories=list(directories)
-                )
+        elif rules is not None:
+            record = _change(image, rules, asked.topic_id, index, state, broker_id, directory)
+            if record is not None:
                 records.append((record, partition_version(image.metadata_version)))
         answers.append(AssignReplicasToDirsPartitionResponse(partition_index=index, error_code=code))
     return AssignReplicasToDirsTopicResponse(topic_id=asked.topic_id, partitions=answers)
+
+
+def _change(
+    image: MetadataImage,
+    rules: TopicRules,
+    topic_id: bytes,
+    index: int,
+    state: PartitionState,
+    broker_id: int,
+    directory: bytes,
+) -> PartitionChangeRecord | None:
+    """The record that notes one replica's directory, and what follows from it (rule 2)."""
+    directories = _with(state, broker_id, directory)
+    if directories == state.directories:
+        return None
+    moved = state._replace(directories=directories)
+    isr = state.isr
+    if not moved.is_within(broker_id, image.brokers[broker_id].directories):
+        isr = tuple(replica for replica in isr if replica != broker_id)
+    may_lead = can_lead(image, moved, lambda replica: is_active(image, replica))
+    record = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
+    if isr != state.isr or state.leader == NO_LEADER:
+        record = change_of(topic_id, index, moved, isr, may_lead, rules) or record
+    record.directories = list(directories)
+    return record
 
 
 def _with(state: PartitionState, broker_id: int, directory: bytes) -> tuple[bytes, ...]:

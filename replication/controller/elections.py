@@ -3,23 +3,22 @@
 RULES    1. Only an active broker leads, and only from a directory that it still has.
          2. A broker that goes leaves every ISR; one that comes leads where nobody else does. What that makes of one
             partition is one rule for all (`partition_changes.py`).
-         3. Partitions that this node's own broker holds alone stay with it over its restart (decision 0013).
+         3. Partitions that this node's own broker holds alone stay with it over its restart (decision 0013), as far as it
+            brings their directories along.
 NOT HERE Elections that a client asks for; leaders moved back to the preferred replica.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from protocol.messages.stored import PartitionChangeRecord
 from replication.controller.environment import Environment
 from replication.controller.partition_changes import MayLead, TopicRules, change_of
 from replication.controller.settings import MIN_ISR, UNCLEAN_ELECTION, setting_of
-from replication.image import NO_LEADER, UNASSIGNED_DIRECTORY, MetadataImage, PartitionState, TopicImage
+from replication.image import NO_LEADER, MetadataImage, PartitionState, TopicImage
 from replication.metadata_records import Versioned
 from replication.record_versions import WITHOUT_EPOCH_PER_SHRINK, partition_version
-
-_MIGRATING_DIRECTORY = bytes(16)
 
 Concerns = Callable[[PartitionState], bool]
 
@@ -37,15 +36,7 @@ def rules_of(image: MetadataImage, environment: Environment, topic: TopicImage) 
 
 def can_lead(image: MetadataImage, state: PartitionState, is_there: MayLead) -> MayLead:
     """Who of those that `is_there` names can lead a partition (rule 1)."""
-    return lambda broker_id: is_there(broker_id) and _has_directory(image, state, broker_id)
-
-
-def _has_directory(image: MetadataImage, state: PartitionState, broker_id: int) -> bool:
-    directories = image.brokers[broker_id].directories
-    for replica, directory in zip(state.replicas, state.directories, strict=False):
-        if replica == broker_id:
-            return not directories or directory in (*directories, UNASSIGNED_DIRECTORY, _MIGRATING_DIRECTORY)
-    return True
+    return lambda broker_id: is_there(broker_id) and state.is_within(broker_id, image.brokers[broker_id].directories)
 
 
 def is_active(image: MetadataImage, broker_id: int) -> bool:
@@ -82,28 +73,37 @@ def directory_left(image: MetadataImage, environment: Environment, broker_id: in
     return broker_left(image, environment, broker_id, concerns)
 
 
-def restart(image: MetadataImage, environment: Environment, broker_id: int, *, was_clean: bool) -> list[Versioned]:
-    """What a broker's new process means for the partitions that the old one led or followed."""
+def restart(
+    image: MetadataImage, environment: Environment, broker_id: int, directories: Sequence[bytes], *, was_clean: bool
+) -> list[Versioned]:
+    """What a broker's new process, with these directories, means for the partitions that the old one led or followed."""
     is_own = broker_id == environment.node_id
     forgets = not was_clean and image.has_eligible_leaders
 
+    def is_alone(state: PartitionState) -> bool:
+        return is_own and len(state.replicas) == 1
+
     def concerns(state: PartitionState) -> bool:
-        if is_own and len(state.replicas) == 1:
+        if is_alone(state):
             return False
         return broker_id in state.isr or (forgets and broker_id in state.eligible_leaders)
 
+    def is_left_behind(state: PartitionState) -> bool:
+        return is_alone(state) and broker_id in state.isr and not state.is_within(broker_id, directories)
+
     lost = broker_id if forgets else NO_LEADER
     records = _changes(image, environment, concerns, _others(image, broker_id), gone=broker_id, lost=lost)
-    return records + _lead_on(image, broker_id) if is_own and not was_clean else records
+    records += broker_left(image, environment, broker_id, is_left_behind)
+    return records + _lead_on(image, broker_id, directories) if is_own and not was_clean else records
 
 
-def _lead_on(image: MetadataImage, broker_id: int) -> list[Versioned]:
+def _lead_on(image: MetadataImage, broker_id: int, directories: Sequence[bytes]) -> list[Versioned]:
     """Rule 3: a new leader epoch, since records may be gone that somebody has read."""
     version = partition_version(image.metadata_version)
     return [
         (PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id), version)
         for topic, index, state in _partitions(image)
-        if state.replicas == (broker_id,) and state.leader == broker_id
+        if state.replicas == (broker_id,) and state.leader == broker_id and state.is_within(broker_id, directories)
     ]
 
 

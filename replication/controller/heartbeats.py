@@ -13,6 +13,7 @@ NOT HERE Who is silent (`sessions.py`), registering (`brokers.py`), elections (`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from protocol.errors import ErrorCode
@@ -51,7 +52,7 @@ def heartbeat(
     records: list[Versioned] = []
     if after is not now:
         records += _move(image, environment, broker, after)
-    records += _failed_directories(image, environment, broker, request.offline_log_dirs)
+    records += directories_failed(image, environment, broker, request.offline_log_dirs)
     cordoned = request.cordoned_log_dirs
     if cordoned is not None and image.metadata_version >= WITH_CORDONS:
         records += cordon(broker, cordoned)
@@ -129,9 +130,10 @@ def _begin_to_leave(image: MetadataImage, environment: Environment, broker: Brok
     return records + broker_left(image, environment, broker.broker_id)
 
 
-def _failed_directories(
-    image: MetadataImage, environment: Environment, broker: BrokerImage, failed: list[bytes]
+def directories_failed(
+    image: MetadataImage, environment: Environment, broker: BrokerImage, failed: Sequence[bytes]
 ) -> list[Versioned]:
+    """A broker has lost log directories, and with them its partitions there."""
     news = [directory for directory in broker.directories if directory in failed]
     if not news:
         return []

@@ -230,6 +230,10 @@ class SimulatedDisk(Disk):
         """Whether anything has this name."""
         return self.file_system.find(path) is not None
 
+    def identity(self, path: str) -> tuple[int, int]:
+        """What no other file or directory has."""
+        return 0, id(self.file_system.find(path))
+
     def is_dir(self, path: str) -> bool:
         """Whether this is a directory."""
         return isinstance(self.file_system.find(path), DirectoryNode)

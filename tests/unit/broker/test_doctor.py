@@ -13,8 +13,8 @@ import pytest
 from broker.cli import main
 from protocol.records import HEADER, parse_header
 from storage.checkpoints import read_epochs, read_offsets, write_epochs, write_offsets, write_topic_id
+from storage.directory_locks import lock_directories
 from storage.disk import Disk
-from storage.log_manager import lock_directories
 from tests.support.data_directory import copied, make_data_directory
 
 FIRST, SECOND = "00000000000000000000", "00000000000000000014"

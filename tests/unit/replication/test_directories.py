@@ -17,7 +17,8 @@ from protocol.messages.quorum import (
     AssignReplicasToDirsTopic,
 )
 from replication.controller.directories import assign_replicas
-from replication.image import UNASSIGNED_DIRECTORY, MetadataImage, PartitionState
+from replication.image import MIGRATING_DIRECTORY, NO_LEADER, UNASSIGNED_DIRECTORY, MetadataImage, PartitionState
+from replication.record_versions import WITH_DIRECTORIES
 from tests.support.controller_world import ControllerWorld
 from tests.support.replica_world import World
 from tests.unit.replication.test_elections import ENVIRONMENT, TOPIC, cluster, directories
@@ -49,6 +50,16 @@ def test_the_directory_of_the_own_replica_is_noted_and_no_other() -> None:
     ((record, version),) = decision.records
     assert (record.directories, record.leader, version) == ([elsewhere, there], -2, 2)
     assert decision.reply.directories[0].topics[0].partitions[0].error_code == E.NONE
+
+
+def test_a_replica_in_a_directory_that_is_out_of_service_has_left() -> None:
+    """Rule 2: its broker says so late, for it was made when the disk failed."""
+    _, there = directories(1)
+    ((record, _),) = ask(lying(UNASSIGNED_DIRECTORY, replicas=(1,)), TOPIC, 0, b"failed" * 2 + b"1234").records
+    assert (record.directories, record.leader, record.isr) == ([b"failed" * 2 + b"1234"], NO_LEADER, [])
+    back = PartitionState((1,), (), NO_LEADER, 5, 7, (b"failed" * 2 + b"1234",), eligible_leaders=(1,))
+    ((record, _),) = ask(cluster(back, {1, 2, 3}), TOPIC, 0, there).records
+    assert (record.directories, record.leader, record.isr) == ([there], 1, [1])
 
 
 def test_where_nothing_was_known_the_others_stay_unknown() -> None:
@@ -87,7 +98,7 @@ def test_an_older_process_is_refused(broker: int, epoch: int) -> None:
 # ---- asking ----------------------------------------------------------------------------------------------
 
 
-def told(world: World, named: bytes) -> list[bytes]:
+def told(world: World, named: bytes, version: int = WITH_DIRECTORIES) -> list[bytes]:
     """Which directories the controller is told when the metadata name this one."""
     _, second = world.log_manager.directories
     world.log_manager.prefer("t", 0, second)
@@ -101,20 +112,24 @@ def told(world: World, named: bytes) -> list[bytes]:
         asked.append(request)
 
     controller: Any = SimpleNamespace(
-        image=SimpleNamespace(topics_by_name={"t": known}),
+        image=SimpleNamespace(topics_by_name={"t": known}, metadata_version=version),
         broker_epoch=11,
         submit=submit,
     )
     clock: Any = SimpleNamespace(wall_ms=lambda: 0)
-    DirectoryRequests(controller, world.log_manager, 1, clock).check([partition])
+    image: Any = controller.image
+    for _ in DirectoryRequests(controller, world.log_manager, 1, clock).check([partition], image):
+        pass
     return [directory.id for request in asked for directory in request.directories]
 
 
 def test_only_what_lies_elsewhere_is_told(tmp_path: Path) -> None:
     """Rules 1 and 2."""
     home = bytes([1]) * 16
-    for number, (named, expected) in enumerate([(b"x" * 16, [home]), (home, []), (UNASSIGNED_DIRECTORY, [])]):
+    cases = [(b"x" * 16, [home]), (home, []), (UNASSIGNED_DIRECTORY, [home]), (MIGRATING_DIRECTORY, [home])]
+    for number, (named, expected) in enumerate(cases):
         assert told(World(tmp_path / str(number), directories=2), named) == expected
+    assert told(World(tmp_path / "older", directories=2), b"x" * 16, WITH_DIRECTORIES - 1) == []
 
 
 def test_a_replica_that_has_moved_is_told_of(tmp_path: Path) -> None:

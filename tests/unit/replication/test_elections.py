@@ -12,7 +12,15 @@ from protocol.messages.stored import PartitionChangeRecord
 from replication.controller.elections import broker_arrived, broker_left, directory_left, leave_in_peace, restart
 from replication.controller.environment import Environment
 from replication.controller.partition_changes import TopicRules, change_of
-from replication.image import NO_LEADER, BrokerImage, MetadataImage, PartitionState, ResourceType, TopicImage
+from replication.image import (
+    NO_LEADER,
+    UNASSIGNED_DIRECTORY,
+    BrokerImage,
+    MetadataImage,
+    PartitionState,
+    ResourceType,
+    TopicImage,
+)
 
 TOPIC = b"T" * 16
 ELR = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
@@ -239,21 +247,32 @@ def test_the_old_process_is_taken_out_of_what_others_hold_too(
     state: PartitionState, was_clean: bool, expected: object
 ) -> None:
     """Kafka's handleBrokerShutdown. Broker 1 begins anew, 2 is there, 3 is not."""
-    assert only(restart(cluster(state, active={1, 2}), ENVIRONMENT, 1, was_clean=was_clean)) == expected
+    assert only(restart(cluster(state, active={1, 2}), ENVIRONMENT, 1, directories(1), was_clean=was_clean)) == expected
 
 
 def test_what_our_broker_holds_alone_begins_a_new_epoch_only_after_an_unclean_end() -> None:
     """Naming the same leader again raises the epoch (decision 0013)."""
     image = cluster(partition((1,), (1,), 1), active={1})
-    assert restart(image, ENVIRONMENT, 1, was_clean=True) == []
-    assert restart(image, ENVIRONMENT, 1, was_clean=False) == [(change(leader=1), 2)]
+    assert restart(image, ENVIRONMENT, 1, directories(1), was_clean=True) == []
+    assert restart(image, ENVIRONMENT, 1, directories(1), was_clean=False) == [(change(leader=1), 2)]
     leaderless = cluster(partition((1,), (), NO_LEADER, eligible=(1,)), active=set())
-    assert restart(leaderless, ENVIRONMENT, 1, was_clean=False) == []
+    assert restart(leaderless, ENVIRONMENT, 1, directories(1), was_clean=False) == []
+
+
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_what_our_broker_holds_alone_in_a_directory_that_it_does_not_bring_along_has_no_leader(was_clean: bool) -> None:
+    """Apache Kafka has it lead nothing at its start, and then what lies in the directories that it has."""
+    first, second = directories(1)
+    image = cluster(partition((1,), (1,), 1, directories=(second,)), active={1})
+    left = change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[1], last_known_elr=[1])
+    assert only(restart(image, ENVIRONMENT, 1, (first,), was_clean=was_clean)) == left
+    unassigned = cluster(partition((1,), (1,), 1, directories=(UNASSIGNED_DIRECTORY,)), active={1})
+    assert restart(unassigned, ENVIRONMENT, 1, (first,), was_clean=True) == []
 
 
 def test_what_another_broker_holds_alone_waits_for_it_without_a_leader() -> None:
     """As in Kafka: decision 0013 is about the node that decides."""
-    found = restart(cluster(partition((2,), (2,), 2), active={1, 2}), ENVIRONMENT, 2, was_clean=True)
+    found = restart(cluster(partition((2,), (2,), 2), active={1, 2}), ENVIRONMENT, 2, directories(2), was_clean=True)
     assert only(found) == change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[2], last_known_elr=[2])
 
 
@@ -267,4 +286,4 @@ def test_our_broker_ends_in_peace() -> None:
 def test_records_are_such_as_the_cluster_can_read() -> None:
     """Version 2 came with eligible leader replicas."""
     image = cluster(partition((1,), (1,), 1), active={1}, features={"metadata.version": 21})
-    assert restart(image, ENVIRONMENT, 1, was_clean=False) == [(change(leader=1), 1)]
+    assert restart(image, ENVIRONMENT, 1, directories(1), was_clean=False) == [(change(leader=1), 1)]

@@ -14,13 +14,13 @@ from random import Random
 import pytest
 
 import storage.log_manager
-from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import uuid_text
 from storage.checkpoints import FIRST_DIRTY, read_offsets
+from storage.directory_locks import lock_directories
 from storage.disk import Disk, StorageError
 from storage.log import Log
 from storage.log_config import LogConfig
-from storage.log_manager import CLEAN_SHUTDOWN, LogManager, lock_directories
+from storage.log_manager import CLEAN_SHUTDOWN, LogManager
 from storage.partition_directory import aside_name, partition_of
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk
@@ -30,7 +30,13 @@ ID, OTHER = bytes(range(1, 17)), bytes(range(2, 18))
 BIG = "x" * 300
 
 
-def started(*directories: Path, disk: Disk | None = None, config: LogConfig = SMALL) -> LogManager:
+def started(
+    *directories: Path,
+    disk: Disk | None = None,
+    config: LogConfig = SMALL,
+    failed: dict[str, StorageError] | None = None,
+    topic_id: bytes | None = None,
+) -> LogManager:
     """A manager that has loaded and recovered."""
     for directory in directories:
         directory.mkdir(exist_ok=True)
@@ -39,8 +45,9 @@ def started(*directories: Path, disk: Disk | None = None, config: LogConfig = SM
         {str(path): bytes([number] * 16) for number, path in enumerate(directories)},
         config,
         random_bytes=Random(1).randbytes,
+        failed=failed or {},
     )
-    manager.load()
+    manager.load(lambda _: topic_id)
     for _ in manager.recover():
         pass
     return manager
@@ -162,7 +169,7 @@ def test_a_directory_serves_one_process(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     locks = lock_directories(Disk(), [f"{tmp_path}/a"])
     script = (
-        "from storage.disk import Disk, StorageError\nfrom storage.log_manager import lock_directories\nimport sys\n"
+        "from storage.disk import Disk, StorageError\nfrom storage.directory_locks import lock_directories\nimport sys\n"
         "try:\n  lock_directories(Disk(), sys.argv[1:])\nexcept StorageError as error:\n  sys.exit(str(error))"
     )
 
@@ -301,56 +308,6 @@ def test_a_shutdown_that_fails_leaves_no_marker(tmp_path: Path) -> None:
     manager.shutdown()
     assert not (tmp_path / CLEAN_SHUTDOWN).exists()
     assert str(tmp_path) in manager.offline
-
-
-# ---- offline ---------------------------------------------------------------------------------------------
-
-
-def test_a_directory_goes_offline_alone(tmp_path: Path) -> None:
-    """Rule 3."""
-    disk = FaultyDisk()
-    manager = started(tmp_path / "a", tmp_path / "b", disk=disk)
-    lost, kept = (created(manager, partition=n, directory=f"{tmp_path}/{name}") for n, name in enumerate("ab"))
-    append(lost, "x")
-    append(kept, "y")
-    disk.room = 0
-    with pytest.raises(StorageError) as caught:
-        append(lost, "z")
-    disk.room = None
-    assert manager.go_offline(lost.directory, caught.value) == [lost]
-    assert manager.go_offline(lost.directory, caught.value) == []
-    with pytest.raises(KafkaError) as refused:
-        append(lost, "z")
-    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert set(manager.logs) == {("t", 1)}
-    assert append(kept, "z") == 1
-    with pytest.raises(StorageError, match=f"{tmp_path}/a offline"):
-        created(manager, partition=0)
-    created(manager, partition=2)
-    before = sorted(path.name for path in (tmp_path / "a").iterdir())
-    write_checkpoints(manager)
-    manager.shutdown()
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == before
-    assert (tmp_path / "b" / CLEAN_SHUTDOWN).exists()
-    assert manager.previous_broker_epoch == -1
-
-
-def test_while_a_directory_could_not_be_read_nothing_is_made_elsewhere(tmp_path: Path) -> None:
-    """Rule 3: the partition may lie there, with acknowledged records."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "recovery-point-offset-checkpoint").mkdir()
-    manager = started(tmp_path / "a", tmp_path / "b")
-    assert list(manager.offline) == [f"{tmp_path}/a"]
-    with pytest.raises(StorageError, match="offline"):
-        created(manager)
-    created(manager, directory=f"{tmp_path}/b")
-
-
-def test_without_any_directory_the_start_fails(tmp_path: Path) -> None:
-    """With the reason."""
-    (tmp_path / "recovery-point-offset-checkpoint").mkdir()
-    with pytest.raises(StorageError, match="recovery-point-offset-checkpoint"):
-        started(tmp_path)
 
 
 # ---- taking away -----------------------------------------------------------------------------------------

@@ -1,0 +1,134 @@
+"""A broker, this one or Apache Kafka, with three log directories, one of which lies on a disk that can fail.
+
+RULES    1. A topic has partitions in every directory; which lie where is asked of the broker. What it says of each is one
+            table, the same for both brokers.
+         2. All that was acknowledged is remembered, and must be there whenever its partition is served.
+NOT HERE The disk that fails (tests/support/troubled_directory.py), what is claimed (test_failing_directory.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from time import time
+from typing import Any, Final, NamedTuple, Protocol
+
+from protocol.errors import ErrorCode
+from protocol.messages.logs import DescribeLogDirsRequest
+from protocol.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    TopicRequest,
+)
+from protocol.records import BatchBuilder, headers, records
+from tests.support.loading import fetch_request, produce_request
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+TOPIC: Final = "t"
+PARTITIONS: Final = 6
+FIRST, FAILING, THIRD = "first", "failing", "third"
+
+
+class Node(Protocol):
+    """Either broker."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect."""
+
+
+class Told(NamedTuple):
+    """What is said of one partition, by Metadata, DescribeTopicPartitions, Produce and Fetch."""
+
+    error: str
+    leader: int
+    isr: list[int]
+    offline: list[int]
+    described: tuple[str, int, list[int], list[int], list[int], list[int]]
+    """Error, leader, ISR, eligible leaders, last known leaders, offline replicas."""
+    produced: str
+    fetched: str
+
+
+class Failing:
+    """The client's side: what was acknowledged, and what is said."""
+
+    def __init__(self, topic: str = TOPIC, partitions: int = PARTITIONS) -> None:
+        self._topic = topic
+        self._all = range(partitions)
+        self.acknowledged: dict[int, list[bytes]] = {index: [] for index in self._all}
+
+    def write(self, client: RawClient, index: int) -> str:
+        """Append one record; the error's name."""
+        value = b"%d of %d" % (len(self.acknowledged[index]), index)
+        builder = BatchBuilder()
+        builder.append(int(time() * 1000), None, value)
+        request = produce_request({self._topic: [bytes(builder.build())]})
+        request.topic_data[0].partition_data[0].index = index
+        code = client.ask(request, 9).responses[0].partition_responses[0].error_code
+        if code == ErrorCode.NONE:
+            self.acknowledged[index].append(value)
+        return ErrorCode(code).name
+
+    def places(self, client: RawClient) -> dict[str, tuple[str, list[int]]]:
+        """Of each log directory the error's name and the topic's partitions there."""
+        answer = client.ask(DescribeLogDirsRequest(topics=None), 4)
+        return {
+            Path(result.log_dir).name: (
+                ErrorCode(result.error_code).name,
+                sorted(p.partition_index for topic in result.topics if topic.name == self._topic for p in topic.partitions),
+            )
+            for result in answer.results
+        }  # fmt: skip
+
+    def table(self, client: RawClient) -> dict[int, Told]:
+        """What is said of each partition."""
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name=self._topic)], allow_auto_topic_creation=False)
+        known = {p.partition_index: p for p in client.ask(asked, 12).topics[0].partitions}
+        described = client.ask(
+            DescribeTopicPartitionsRequest(topics=[TopicRequest(name=self._topic)], response_partition_limit=100), 0
+        )
+        more = {p.partition_index: p for p in described.topics[0].partitions}
+        return {
+            index: Told(
+                ErrorCode(known[index].error_code).name,
+                known[index].leader_id,
+                known[index].isr_nodes,
+                known[index].offline_replicas,
+                (
+                    ErrorCode(more[index].error_code).name,
+                    more[index].leader_id,
+                    more[index].isr_nodes,
+                    more[index].eligible_leader_replicas,
+                    more[index].last_known_elr,
+                    more[index].offline_replicas,
+                ),
+                self.write(client, index),
+                ErrorCode(self.fetch(client, index).error_code).name,
+            )
+            for index in self._all
+        }
+
+    def look_for_losses(self, client: RawClient, indexes: Iterable[int] | None = None) -> None:
+        """All that was acknowledged can be read, in its order, as soon as the log is open; more may be."""
+        for index in self._all if indexes is None else indexes:
+            until(partial(self._has_all, client, index), f"{self.acknowledged[index]} in partition {index}")
+
+    def _has_all(self, client: RawClient, index: int) -> bool:
+        data = bytes(self.fetch(client, index).records or b"")
+        found = [r.value for at, head in headers(data) for r in records(data, at, head, max_bytes=1 << 20)]
+        rest = iter(found)
+        return all(value in rest for value in self.acknowledged[index])
+
+    def fetch(self, client: RawClient, index: int) -> Any:
+        """What is read of a partition from its beginning."""
+        answer = client.ask(fetch_request(11, {(self._topic, b"", index): 0}), 11)
+        return answer.responses[0].partitions[0]
+
+
+def directories(home: Path) -> list[Path]:
+    """The metadata log lies in the first."""
+    return [home / name for name in (FIRST, FAILING, THIRD)]

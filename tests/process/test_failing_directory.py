@@ -1,0 +1,210 @@
+"""One of several log directories fails under a running daemon: it goes offline alone, says so, and is served when it is whole.
+
+As with Apache Kafka, which is asked the same (test_apache_kafka_says_the_same).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from barnabas.embedded import Broker, BrokerError
+from protocol.messages.admin import DeleteTopicsRequest
+from tests.process.failing import FAILING, FIRST, PARTITIONS, THIRD, TOPIC, Failing, Node, Told, directories
+from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.loading import create
+from tests.support.raw_client import RawClient
+from tests.support.troubled_directory import TroubledDirectory, why_no_troubled_directory
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.skipif(
+    why_no_troubled_directory() is not None, reason=why_no_troubled_directory() or "it can be made"
+)
+
+OFFLINE = Told(
+    "LEADER_NOT_AVAILABLE",
+    -1,
+    [],
+    [1],
+    ("NONE", -1, [], [1], [1], [1]),
+    "KAFKA_STORAGE_ERROR",
+    "KAFKA_STORAGE_ERROR",
+)
+SERVED = Told("NONE", 1, [1], [], ("NONE", 1, [1], [], [], []), "NONE", "NONE")
+ON = {"log.flush.interval.messages": 1, "auto.create.topics.enable": "false"}
+STORAGE_ERROR = ("KAFKA_STORAGE_ERROR", [])
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[TroubledDirectory]:
+    with TroubledDirectory(tmp_path / "backing", tmp_path / FAILING) as disk:
+        yield disk
+
+
+def broker_on(home: Path, **more: object) -> Broker:
+    return Broker(",".join(map(str, directories(home))), settings={**ON, **more})
+
+
+def begin(client: RawClient, failing: Failing) -> list[int]:
+    """A topic with records in all its partitions; those of them that will fail."""
+    create(client, TOPIC, partitions=PARTITIONS)
+    create(client, "doomed", partitions=PARTITIONS)
+    for index in range(PARTITIONS):
+        until(partial(is_written, client, failing, index), "its leader is there")
+    hit = failing.places(client)[FAILING][1]
+    assert 0 < len(hit) < PARTITIONS
+    return hit
+
+
+def is_written(client: RawClient, failing: Failing, index: int) -> bool:
+    return failing.write(client, index) == "NONE"
+
+
+def tables(hit: list[int]) -> dict[int, Told]:
+    return {index: OFFLINE if index in hit else SERVED for index in range(PARTITIONS)}
+
+
+def touch(kind: str, broker: Node, client: RawClient, failing: Failing, disk: TroubledDirectory, index: int) -> None:
+    """Have the broker do what fails."""
+    if kind == "read":
+        disk.forget_cache()
+        with RawClient(broker.bootstrap) as other, suppress(ConnectionError, EOFError):  # amid an answer, as in Kafka
+            failing.fetch(other, index)
+    elif kind == "rename":
+        client.ask(DeleteTopicsRequest(topic_names=["doomed"], timeout_ms=10_000), 5)
+    elif kind != "list":
+        assert failing.write(client, index) == "KAFKA_STORAGE_ERROR"
+
+
+@pytest.mark.parametrize("kind", ["write", "sync", "read", "rename", "list", "everything"])
+def test_a_directory_that_fails_goes_offline_alone(kind: str, tmp_path: Path, disk: TroubledDirectory) -> None:
+    """Also over a restart; when it is whole again, nothing that was acknowledged is missing."""
+    failing = Failing()
+    with broker_on(tmp_path) as broker:
+        with RawClient(broker.bootstrap) as client:
+            hit = begin(client, failing)
+            disk.fail(kind)
+            touch(kind, broker, client, failing, disk, hit[0])
+            until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is felt")
+            until(lambda: failing.table(client) == tables(hit), "everybody is told")
+            assert broker.log().count(f"{tmp_path / FAILING} is offline") == 1
+        if kind in ("write", "everything"):
+            broker.restart()
+            with RawClient(broker.bootstrap) as client:
+                touch(kind, broker, client, failing, disk, hit[0])
+                until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is felt")
+                until(lambda: failing.table(client) == tables(hit), "everybody is told")
+                create(client, "new", partitions=2)
+                until(lambda: Failing("new", 2).table(client) == dict.fromkeys(range(2), SERVED), "others are served")
+        disk.fail()
+        disk.forget_cache()
+        broker.restart()
+        with RawClient(broker.bootstrap) as client:
+            until(lambda: failing.table(client) == tables([]), "it is served again")
+            failing.look_for_losses(client)
+        assert "Traceback" not in broker.log()
+
+
+def test_a_directory_that_is_unmounted_is_missed_and_nothing_is_made_in_its_place(
+    tmp_path: Path, disk: TroubledDirectory
+) -> None:
+    """What lay below the mount is not written to; a start gives it a new name, and its partitions wait for the old one."""
+    failing = Failing()
+    quickly = {"replica.high.watermark.checkpoint.interval.ms": 300}
+    with broker_on(tmp_path, **quickly) as broker:
+        with RawClient(broker.bootstrap) as client:
+            hit = begin(client, failing)
+            disk.vanish()
+            until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is missed")
+            assert failing.table(client) == tables(hit)
+            assert list((tmp_path / FAILING).iterdir()) == []
+        broker.restart()
+        with RawClient(broker.bootstrap) as client:
+            assert failing.table(client) == tables(hit)
+            assert failing.places(client)[FAILING] == ("NONE", [])
+        assert "4 partitions lie in log directories that are not here: doomed-" in broker.log()
+        broker.stop()
+        shutil.rmtree(tmp_path / FAILING)
+        shutil.copytree(tmp_path / "backing", tmp_path / FAILING)
+        broker.start()
+        with RawClient(broker.bootstrap) as client:
+            assert failing.table(client) == tables([])
+            failing.look_for_losses(client)
+
+
+def test_a_directory_of_another_cluster_is_not_written_to(tmp_path: Path) -> None:
+    """Somebody put it in the place of ours: it goes offline while the broker runs, and is refused at the next start."""
+    with Broker(tmp_path / "other"):
+        pass
+    failing = Failing()
+    with broker_on(tmp_path, **{"replica.high.watermark.checkpoint.interval.ms": 300}) as broker:
+        with RawClient(broker.bootstrap) as client:
+            hit = begin(client, failing)
+            (tmp_path / FAILING).rename(tmp_path / "away")
+            (tmp_path / "other").rename(tmp_path / FAILING)
+            before = sorted((tmp_path / FAILING).rglob("*"))
+            until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is missed")
+            assert failing.table(client) == tables(hit)
+        broker.stop()
+        assert sorted((tmp_path / FAILING).rglob("*")) == before
+        with pytest.raises(BrokerError, match="belong to different clusters"):
+            broker.start()
+        (tmp_path / FAILING).rename(tmp_path / "other")
+        (tmp_path / "away").rename(tmp_path / FAILING)
+        broker.start()
+        with RawClient(broker.bootstrap) as client:
+            assert failing.table(client) == tables([])
+            failing.look_for_losses(client)
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_without_the_metadata_there_is_no_broker(only: bool, tmp_path: Path) -> None:
+    """It ends with a sentence and status 1, like Apache Kafka; and so does a start, until the disk is whole."""
+    with TroubledDirectory(tmp_path / "backing", tmp_path / FIRST) as disk:
+        paths = [str(tmp_path / FIRST)] if only else list(map(str, directories(tmp_path)))
+        with Broker(",".join(paths), settings=ON) as broker:
+            failing = Failing()
+            with RawClient(broker.bootstrap) as client:
+                create(client, TOPIC, partitions=PARTITIONS)
+                index = failing.places(client)[FIRST][1][0]
+                assert failing.write(client, index) == "NONE"
+                disk.fail("sync")
+                with pytest.raises((EOFError, ConnectionError)):
+                    until(lambda: failing.write(client, index) == "NONE", "never")
+            until(lambda: not broker.is_running, "it ends")
+            sentence = broker.log().splitlines()[-1]
+            assert sentence.startswith("barnabas: ")
+            assert "Input/output error" in sentence
+            with pytest.raises(BrokerError, match="The broker ended with 1"):
+                broker.stop()
+            disk.fail("everything")
+            disk.forget_cache()
+            with pytest.raises(BrokerError, match="Input/output error"):
+                broker.start()
+            disk.fail()
+            disk.forget_cache()
+            broker.start()
+            with RawClient(broker.bootstrap) as client:
+                failing.look_for_losses(client)
+
+
+@needs_kafka
+def test_apache_kafka_says_the_same(tmp_path: Path, disk: TroubledDirectory) -> None:
+    """The table of `OFFLINE` and `SERVED`, and of the directories."""
+    paths = directories(tmp_path)
+    failing = Failing()
+    with ApacheKafka({**ON, "log.dirs": ",".join(map(str, paths))}, data_dir=paths[0]) as kafka:
+        with RawClient(kafka.bootstrap) as client:
+            hit = begin(client, failing)
+            until(lambda: failing.table(client) == tables([]), "it is ready")
+            disk.fail("sync")
+            touch("sync", kafka, client, failing, disk, hit[0])
+            until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is felt")
+            until(lambda: failing.table(client) == tables(hit), "everybody is told")
+            assert failing.places(client)[THIRD][0] == "NONE"
+        kafka.kill()

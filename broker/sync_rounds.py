@@ -8,6 +8,8 @@ RULES    1. One round is under way; who comes meanwhile takes part in the next. 
             sync thread, and so does what the kernel does not take.
          3. What became of a round is told in its order, on the loop; failures first, since who hears of one gives the
             directory up, and nobody is told then that a sync of this round has succeeded.
+         4. Who waits for the next round has it begun before that is told: the disk is at work while answers are made.
+            Not behind a failure.
 NOT HERE What is to be synced (storage/syncs.py), what a failure means (`replication/replica_manager.py`).
          Why so: docs/decisions/0022-group-commit.md
 """
@@ -100,11 +102,16 @@ class SyncRounds(Lane):
 
     def _end(self, dones: list[Done], errors: Sequence[Exception | None]) -> None:
         outcomes = list(zip(dones, errors, strict=True))
-        if any(errors):
+        has_failed = any(errors)
+        if has_failed:
             outcomes.sort(key=lambda outcome: outcome[1] is None)
+        is_begun = bool(self._wanted) and not has_failed
+        if is_begun:
+            self._begin()
         for done, error in outcomes:
             tell(done, error)
-        self._begin()
+        if not is_begun:
+            self._begin()
 
     # ------------------------------------------------------------ in the kernel
     def _hand_to_kernel(self, runs: list[Run], dones: list[Done]) -> bool:

@@ -70,7 +70,10 @@ def rounds(tmp_path: Path) -> Iterator[Rounds]:
 
 @pytest.mark.parametrize("disk", [Disk(), DiskWithoutQueue(), FaultyDisk()], ids=lambda disk: type(disk).__name__)
 def test_all_that_wait_are_synced_in_one_round_and_who_comes_meanwhile_in_the_next(rounds: Rounds, disk: Disk) -> None:
-    """Rule 1: what is to be synced is asked for when the round begins, so it covers what was written until then."""
+    """Rule 1: what is to be synced is asked for when the round begins, so it covers what was written until then.
+
+    Rule 4: the next one begins first.
+    """
     for name in "abc":
         rounds.want(name, rounds.log(disk, name))
     assert rounds.events == []
@@ -78,8 +81,8 @@ def test_all_that_wait_are_synced_in_one_round_and_who_comes_meanwhile_in_the_ne
     rounds.loop.call_soon(lambda: rounds.want("late", late[0]))
     rounds.loop.call_soon(lambda: rounds.want("later", late[1], rounds.loop.stop))
     rounds.run()
-    first = ["begin a", "begin b", "begin c", "end a", "end b", "end c"]
-    assert rounds.events == [*first, "begin late", "begin later", "end late", "end later"]
+    begun = ["begin a", "begin b", "begin c", "begin late", "begin later"]
+    assert rounds.events == [*begun, "end a", "end b", "end c", "end late", "end later"]
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
@@ -111,11 +114,10 @@ def test_a_round_has_room_for_so_many_and_who_waits_longest_comes_first(
         last = rounds.loop.stop if number == count - 1 else lambda: None
         rounds.want(str(number), lambda names=names: Sync(disk, [file], lambda: True, names=names), last)
     rounds.run()
-    expected: list[str] = []
-    for start in range(0, count, room):
-        numbers = range(start, min(start + room, count))
-        expected += [f"begin {number}" for number in numbers] + [f"end {number}" for number in numbers]
-    assert rounds.events == expected
+    begun, told = ([event for event in rounds.events if event.startswith(kind)] for kind in ("begin", "end"))
+    assert begun == [f"begin {number}" for number in range(count)]
+    assert told == [f"end {number}" for number in range(count)]
+    assert rounds.events.index("end 0") == 2 * room
 
 
 def test_the_end_does_all_that_is_wanted_however_much(rounds: Rounds) -> None:
@@ -192,6 +194,17 @@ def test_a_failed_sync_is_told_to_who_asked_for_it(rounds: Rounds) -> None:
     assert rounds.events[3:] == [broken, "end whole", "end other"]
 
 
+def test_a_failed_sync_is_told_before_the_next_round_begins(rounds: Rounds) -> None:
+    """Rule 4: who was to take part in it may have lost his directory."""
+    disk = FaultyDisk()
+    disk.fail_syncs = 5
+    rounds.want("broken", rounds.log(disk, "broken"))
+    rounds.loop.call_soon(lambda: rounds.want("next", lambda: lambda: None, rounds.loop.stop))
+    rounds.run()
+    broken = f"broken: Cannot sync {rounds.directory}/broken: Input/output error."
+    assert rounds.events == ["begin broken", broken, "begin next", "end next"]
+
+
 def test_the_end_does_what_is_wanted(rounds: Rounds) -> None:
     """A round that the kernel has is waited for; what was not begun is done in the thread."""
     disk = Disk()
@@ -202,4 +215,4 @@ def test_the_end_does_what_is_wanted(rounds: Rounds) -> None:
     rounds.want("c", rounds.log(disk, "c"))
     rounds.rounds.stop()
     rounds.turn()
-    assert rounds.events == ["begin a", "begin b", "end a", "end b", "begin c", "end c"]
+    assert rounds.events == ["begin a", "begin b", "begin c", "end a", "end b", "end c"]

@@ -30,6 +30,7 @@ from broker.handlers.find_coordinator import GROUP, TRANSACTION, FindCoordinator
 from broker.handlers.group_offsets import GroupOffsetsHandlers
 from broker.handlers.log_dirs import LogDirsHandler
 from broker.handlers.metadata import MetadataHandlers
+from broker.handlers.offset_deletion import OffsetDeletionHandler
 from broker.handlers.offsets import OffsetsHandler
 from broker.handlers.partition_transactions import PartitionTransactionsHandler
 from broker.handlers.produce import ProduceHandler
@@ -104,6 +105,7 @@ def client_apis(
             *CoordinationHandlers(groups, authorizer).routes(),
             *ConsumerGroupHandlers(groups, image, authorizer).routes(),
             *GroupOffsetsHandlers(groups, image, authorizer).routes(),
+            *OffsetDeletionHandler(groups, image, authorizer).routes(),
             *TransactionalOffsetsHandler(groups, admission, image, authorizer).routes(),
             *transacting.routes(),
             *PartitionTransactionsHandler(replicas, markers, authorizer).routes(),

@@ -164,6 +164,7 @@ APIS: dict[int, Api] = {
     ApiKey.DESCRIBE_LOG_DIRS: Api(logs.DescribeLogDirsRequest, logs.DescribeLogDirsResponse),
     ApiKey.CREATE_PARTITIONS: Api(admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
     ApiKey.DELETE_GROUPS: Api(groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
+    ApiKey.OFFSET_DELETE: Api(groups.OffsetDeleteRequest, groups.OffsetDeleteResponse),
     ApiKey.ELECT_LEADERS: Api(cluster.ElectLeadersRequest, cluster.ElectLeadersResponse),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(
@@ -208,6 +209,8 @@ APIS: dict[int, Api] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(
         metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse
     ),
+    ApiKey.ADD_RAFT_VOTER: Api(cluster.AddRaftVoterRequest, cluster.AddRaftVoterResponse),
+    ApiKey.REMOVE_RAFT_VOTER: Api(cluster.RemoveRaftVoterRequest, cluster.RemoveRaftVoterResponse),
 }
 
 

@@ -17,7 +17,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from broker.coordinators import consumer_group_records
-from broker.coordinators.classic_group import ClassicGroup, JoinReply, State, SyncReply, refused_join
+from broker.coordinators.classic_group import (
+    CONSUMER_PROTOCOL,
+    ClassicGroup,
+    JoinReply,
+    State,
+    SyncReply,
+    refused_join,
+)
 from broker.coordinators.classic_members import ClassicMembers
 from broker.coordinators.consumer_group import ConsumerGroup, GroupState
 from broker.coordinators.consumer_group_views import describe, not_described
@@ -57,6 +64,8 @@ from protocol.messages.groups import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequestGroup,
     OffsetFetchResponseGroup,
     SyncGroupRequest,
@@ -301,6 +310,21 @@ class GroupCoordinator:
                 records.append(group_tombstone(group_id))
             results.append(DeletableGroupResult(group_id=group_id, error_code=error))
         return CoordinatorDecision(records, results, is_atomic=False)
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> CoordinatorDecision[OffsetDeleteResponse]:
+        """Forget offsets of topics and partitions that exist, and that nobody in the group reads."""
+        group = self.groups.get(request.group_id)
+        consumers = self.consumer_groups.get(request.group_id)
+        error = _NONE
+        if consumers is None and group is None:
+            error = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group is not None and group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+            error = ErrorCode.NON_EMPTY_GROUP
+        if error is not _NONE:
+            return CoordinatorDecision((), OffsetDeleteResponse(error_code=error))
+        is_read = consumers.is_subscribed_to if group is None else group.is_subscribed_to  # type: ignore[union-attr]
+        records, response = self.offsets.delete(request, is_read)
+        return CoordinatorDecision(records, response, is_atomic=False)
 
     def topics_deleted(self, deleted: Mapping[str, bytes]) -> Decision | None:
         """Forget the offsets of topics that are no more, given as name -> id."""

@@ -16,7 +16,7 @@ NOT HERE Who may commit (`classic_group.py`), which topics exist (`handlers/coor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from broker.coordinators.group_records import (
@@ -40,6 +40,10 @@ from protocol.messages.groups import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
     OffsetFetchRequestGroup,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
@@ -216,6 +220,31 @@ class CommittedOffsets:
         }
 
     # ---- forgetting
+
+    def delete(
+        self, request: OffsetDeleteRequest, is_read: Callable[[str], bool]
+    ) -> tuple[list[StoredRecord], OffsetDeleteResponse]:
+        """The records that delete some offsets, and the answer for when they are committed; what is read stays."""
+        records: list[StoredRecord] = []
+        topics = []
+        for topic in request.topics:
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read(topic.name) else _NONE
+            indexes = [one.partition_index for one in topic.partitions]
+            if error is _NONE:
+                records += self._tombstones_of(request.group_id, topic.name, indexes)
+            partitions = [OffsetDeleteResponsePartition(partition_index=index, error_code=error) for index in indexes]
+            topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+        return records, OffsetDeleteResponse(error_code=_NONE, topics=topics)
+
+    def _tombstones_of(self, group_id: str, topic: str, indexes: Iterable[int]) -> list[StoredRecord]:
+        """For those partitions that have an offset, or would get one from an open transaction."""
+        committed = self.by_group.get(group_id, _NOTHING).get(topic, ())
+        open_transactions = self.open_transactions.values()
+        return [
+            commit_tombstone(group_id, topic, index)
+            for index in indexes
+            if index in committed or any((group_id, topic, index) in pending for pending in open_transactions)
+        ]
 
     def tombstones(self, group_id: str) -> list[StoredRecord]:
         """What deletes every offset of a group, those of open transactions too."""

@@ -354,6 +354,48 @@ class DeleteGroupsResponse(Message, api_key=42, versions=(0, 2), flexible=2):
     results: list[DeletableGroupResult]
 
 
+class OffsetDeleteRequestPartition(Message):
+    """A partition whose offset shall be forgotten."""
+
+    partition_index: Int32
+
+
+class OffsetDeleteRequestTopic(Message):
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[OffsetDeleteRequestPartition]
+
+
+class OffsetDeleteRequest(Message, api_key=47, versions=(0, 0), flexible=None):
+    """Forget committed offsets of topics that the group does not read."""
+
+    group_id: str
+    topics: list[OffsetDeleteRequestTopic]
+
+
+class OffsetDeleteResponsePartition(Message):
+    """What became of one partition's offset."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+class OffsetDeleteResponseTopic(Message):
+    """What became of one topic's offsets."""
+
+    name: str
+    partitions: list[OffsetDeleteResponsePartition]
+
+
+class OffsetDeleteResponse(Message, api_key=47, versions=(0, 0), flexible=None):
+    """The answer to OffsetDeleteRequest; an error of its own is about the whole request."""
+
+    error_code: Int16
+    throttle_time_ms: Int32 = 0
+    topics: list[OffsetDeleteResponseTopic] = EMPTY
+
+
 class TopicPartition(Message):
     """Partitions of one topic."""
 

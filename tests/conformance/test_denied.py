@@ -226,6 +226,11 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
     "UpdateFeatures": (cluster.UpdateFeaturesRequest(feature_updates=[cluster.FeatureUpdateKey(
         feature="group.version", max_version_level=1)]), 2, [CLUSTER]),
     "UnregisterBroker": (cluster.UnregisterBrokerRequest(broker_id=7), 0, [CLUSTER]),
+    "AddRaftVoter": (cluster.AddRaftVoterRequest(
+        cluster_id=None, timeout_ms=1000, voter_id=2, voter_directory_id=b"D" * 16, listeners=[]), 1, [CLUSTER]),
+    "RemoveRaftVoter": (
+        cluster.RemoveRaftVoterRequest(cluster_id=None, voter_id=1, voter_directory_id=b"D" * 16), 0, [CLUSTER],
+    ),
     "DescribeQuorum": (cluster.DescribeQuorumRequest(topics=[]), 2, [CLUSTER]),
     "DescribeClientQuotas": (users.DescribeClientQuotasRequest(components=[], strict=False), 1, [CLUSTER]),
     "AlterClientQuotas": (
@@ -256,6 +261,10 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
     "DescribeGroups": (groups.DescribeGroupsRequest(groups=["g"]), 5, [GROUP]),
     "ListGroups": (groups.ListGroupsRequest(), 4, [E.NONE]),
     "DeleteGroups": (groups.DeleteGroupsRequest(groups_names=["g"]), 2, [GROUP]),
+    "OffsetDelete": (
+        groups.OffsetDeleteRequest(group_id="g", topics=[groups.OffsetDeleteRequestTopic(
+            name="secret", partitions=[groups.OffsetDeleteRequestPartition(partition_index=0)])]), 0, [GROUP],
+    ),
     "OffsetCommit": (
         groups.OffsetCommitRequest(group_id="g", member_id="", topics=[groups.OffsetCommitRequestTopic(
             name="secret", partitions=[groups.OffsetCommitRequestPartition(

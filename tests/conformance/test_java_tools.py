@@ -95,6 +95,8 @@ def test_groups_are_listed_described_reset_and_deleted(kafka_broker, kafka_topic
         GROUPS, bootstrap, "--reset-offsets", "--group", group, "--topic", kafka_topic, "--to-earliest", "--execute"
     )
     assert len(re.findall(rf"{group}\s+{kafka_topic}\s+\d\s+0", reset)) == len(rows)
+    deleted = run(GROUPS, bootstrap, "--delete-offsets", "--group", group, "--topic", f"{kafka_topic}:{rows[0][2]}")
+    assert re.search(rf"{kafka_topic}\s+{rows[0][2]}\s+Successful", deleted)
     assert "was successful" in run(GROUPS, bootstrap, "--delete", "--group", group)
     assert group not in run(GROUPS, bootstrap, "--list").split()
 

@@ -35,6 +35,7 @@ from broker.handlers.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.coordination import CoordinationHandlers
 from broker.handlers.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.group_offsets import GroupOffsetsHandlers
+from broker.handlers.offset_deletion import OffsetDeletionHandler
 from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext, Router
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
@@ -270,6 +271,7 @@ class LocalWorld:
                 *FindCoordinatorHandler(image, addresses, authorizer, self._create_topics, topics).routes(),
                 *self.handlers.routes(),
                 *self.offset_handlers.routes(),
+                *OffsetDeletionHandler(self.runtime, image, authorizer).routes(),
                 *ConsumerGroupHandlers(self.runtime, image, authorizer).routes(),
                 *TransactionalOffsetsHandler(self.runtime, admission, image, authorizer).routes(),
                 *transacting.routes(),

@@ -33,6 +33,7 @@ RANGES = {
     ApiKey.CREATE_PARTITIONS: (0, 3, 2),
     ApiKey.DELETE_GROUPS: (0, 2, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1, 1),
+    ApiKey.OFFSET_DELETE: (0, 0, None),
     ApiKey.ALTER_PARTITION: (2, 3, 0),
     ApiKey.DESCRIBE_CLUSTER: (0, 2, 0),
     ApiKey.BROKER_REGISTRATION: (0, 4, 0),

@@ -3,7 +3,8 @@
 RULES    1. The process starts with the first job and ends when there is nothing to do, or with the broker.
          2. One thread of ours writes to and reads from its pipes, which is waiting and nothing else; what it has to tell
             is told on the loop.
-         3. A helper that dies fails its job for good: what killed it would kill the next one too.
+         3. A helper that is killed fails its job, which may be tried again: whoever is short of memory, or made a mistake,
+            kills one. One that ends by itself fails it for good: that is a fault of ours, which it would meet again.
 NOT HERE What it does (`helper_main.py`), which job is next (`replication/compactor.py`).
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,10 +79,18 @@ class HelperCleaner:
         try:
             outcome = self._converse(task)
         except (OSError, EOFError, pickle.PickleError) as error:
-            outcome = Failed(is_damage=True, text=f"the helper process ended over it ({error!r})")
-            self._end()
+            outcome = self._ended(error)
         self._loop.call_soon_threadsafe(task.done, None if self._is_stopped else outcome)
         return True
+
+    def _ended(self, error: Exception) -> Failed:
+        """What the end of the process means (rule 3)."""
+        status = self._process
+        self._end()
+        code = None if status is None else status.returncode
+        if code is not None and code < 0:
+            return Failed(is_damage=False, text=f"the helper process was ended by {signal.Signals(-code).name}")
+        return Failed(is_damage=True, text=f"the helper process ended over it ({error!r})")
 
     def _converse(self, task: _Task) -> Cleaned | Failed | None:
         process = self._running()

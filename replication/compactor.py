@@ -7,9 +7,10 @@ RULES    1. The dirtiest log that is due comes first, and next again as soon as 
             it would have to be recovered: that is for who uses it.
          3. New segments are put in place one by one while the cleaner waits: only if their sources are still there, nothing
             was cut and the topic is still compacted. Else the cleaning is given up, without harm.
-         4. A log that cannot be compacted is named in one log line and left alone until the broker starts again; so is one
-            over which a cleaner has died. A failing disk takes its directory offline; a full one has to wait.
-         5. Retention leaves a log alone while it is being cleaned.
+         4. A log that cannot be compacted is named in one log line and left alone until the broker starts again. A failing
+            disk takes its directory offline.
+         5. Where a disk is full, or a cleaner was killed, that log rests, each time twice as long, and is then tried again.
+         6. Retention leaves a log alone while it is being cleaned.
 NOT HERE What is dirty (storage/compaction/dirt.py), the cleaning (cleaning.py), processes (broker/helper.py), how often
          to look (broker/housekeeping.py).
 """
@@ -18,9 +19,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from protocol.errors import KafkaError
 from replication.partition import Partition
@@ -32,6 +34,9 @@ from storage.disk import StorageError
 from storage.log import Log
 
 _log = logging.getLogger("barnabas.compaction")
+
+FIRST_REST_MS: Final = 15_000
+LONGEST_REST_MS: Final = 600_000
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -49,6 +54,17 @@ class Cleaner(Protocol):
 
     def rest(self) -> None:
         """Nothing is to be done for a while."""
+
+
+class _Rest(NamedTuple):
+    """Why a log is left alone for a while."""
+
+    since_ms: int
+    length_ms: int
+
+    def lasts(self, wall_ms: int, times: int = 1) -> bool:
+        """Whether it is not over yet; when the clock was put back, it is."""
+        return self.since_ms <= wall_ms < self.since_ms + times * self.length_ms
 
 
 class Compactor:
@@ -72,6 +88,7 @@ class Compactor:
         self._is_beginning = False
         self._paths: set[str] = set()  # where cleaners are at work, also for a topic that is gone meanwhile
         self._due: list[tuple[float, Partition, Dirt]] = []
+        self._rests: dict[str, _Rest] = {}
 
     def use(self, cleaners: Sequence[Cleaner], resources: Resources) -> None:
         """Work with others from now on; who has those of before stops them, and what they were at is begun anew."""
@@ -88,7 +105,11 @@ class Compactor:
         if self._measuring or not self._idle or self._is_stopped:
             return
         wall_ms = self._now_ms()
-        candidates = [p for p in self._replicas.partitions.values() if self._is_candidate(p)]
+        self._rests = {path: rest for path, rest in self._rests.items() if rest.lasts(wall_ms, times=2)}
+        resting = {path for path, rest in self._rests.items() if rest.lasts(wall_ms)}
+        candidates = [
+            p for p in self._replicas.partitions.values() if p.log.path not in resting and self._is_candidate(p)
+        ]
         self._measuring = 1 + len(candidates)
         for partition in candidates:
             self._measure(partition, wall_ms, was_open=partition.log.is_open)
@@ -158,6 +179,13 @@ class Compactor:
         """The wall's time."""
         return self._now_ms()
 
+    def rest(self, path: str) -> int:
+        """Leave a log alone for a while (rule 5); for how many milliseconds."""
+        before = self._rests.get(path)
+        length_ms = FIRST_REST_MS if before is None else min(2 * before.length_ms, LONGEST_REST_MS)
+        self._rests[path] = _Rest(self._now_ms(), length_ms)
+        return length_ms
+
     def job(self, log: Log, dirt: Dirt) -> Job:
         """What a cleaner is to do.
 
@@ -176,6 +204,8 @@ class Compactor:
         if is_ours:
             self._idle.append(cleaner)
         self._paths.discard(path)
+        if has_cleaned:
+            self._rests.pop(path, None)
         if (has_cleaned or not is_ours) and not self._is_beginning:
             self.look()
 
@@ -248,8 +278,9 @@ class _Run:
         log = self._log
         if outcome.is_damage:
             _leave_alone(log, outcome.text)
-        elif outcome.errno in _FULL:
-            _log.warning("%s is not compacted for now: %s", log.name, outcome.text)
+        elif outcome.errno is None or outcome.errno in _FULL:
+            seconds = math.ceil(self._compactor.rest(self._path) / 1000)
+            _log.warning("%s is not compacted for the next %d s: %s", log.name, seconds, outcome.text)
         elif self._has_sources():
             error = StorageError("compact", outcome.path, OSError(outcome.errno or 0, outcome.text))
             self._replicas.directory_failed(log.directory, error)

@@ -89,7 +89,7 @@ class Failed(NamedTuple):
     text: str
     path: str = ""
     errno: int | None = None
-    """Of the disk, where that was the reason."""
+    """Of the disk, where that was the reason; None: neither log nor disk is to blame."""
 
 
 Step = Progress | Replacement | Cleaned

@@ -162,13 +162,30 @@ async def test_a_helper_is_throttled(tmp_path: Path) -> None:
     talk.cleaner.stop()
 
 
-async def test_a_helper_that_dies_fails_its_job(tmp_path: Path) -> None:
-    """Rule 3; the next job starts another one."""
+async def test_a_helper_that_is_killed_fails_its_job(tmp_path: Path) -> None:
+    """Rule 3; the next try starts another one."""
     log = dirty_log(tmp_path)
     talk = Conversation(log, 10.0)
     talk.start()
     helper = await talk.loop.run_in_executor(None, lambda: until(talk.helpers, "a helper"))
     helper[0].kill()
+    outcome = await talk.outcome
+    assert isinstance(outcome, Failed)
+    assert (outcome.is_damage, outcome.errno) == (False, None)
+    assert outcome.text == "the helper process was ended by SIGKILL"
+    talk.outcome = talk.loop.create_future()
+    talk.start()
+    assert await talk.loop.run_in_executor(None, lambda: until(talk.helpers, "another helper")) != helper
+    talk.cleaner.stop()
+
+
+async def test_a_helper_that_ends_by_itself_fails_its_job_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 3: a fault of ours, which the next one would meet too."""
+    monkeypatch.setattr("broker.helper._START", "raise SystemExit(3)")
+    talk = Conversation(dirty_log(tmp_path), 10.0)
+    talk.start()
     outcome = await talk.outcome
     assert isinstance(outcome, Failed)
     assert outcome.is_damage

@@ -306,18 +306,49 @@ def test_a_failing_disk_takes_its_directory_offline(world: World) -> None:
     assert not world.log_manager.directories
 
 
-def test_a_full_disk_only_delays(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Rule 4: nothing is damaged, and the next look tries again."""
+FULL = Failed(is_damage=False, text="Cannot write x", path="x", errno=errno.ENOSPC)
+KILLED = Failed(is_damage=False, text="the helper process was ended by SIGKILL")
+
+
+@pytest.mark.parametrize("failure", [FULL, KILLED])
+def test_a_full_disk_or_the_death_of_a_helper_only_delays(
+    failure: Failed, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule 5: nothing is damaged; it is tried again after a rest, which is longer each time and ends with a success."""
     cleaner = HeldCleaner()
     world.create(**COMPACT)
     write(world)
     held = compactor(world, cleaner)
     held.look()
-    path = f"{world.partition().log.path}/x"
-    cleaner.jobs.pop()[2](Failed(is_damage=False, text="Cannot write x", path=path, errno=errno.ENOSPC))
+    rests = [15, 30, 60, 120, 240, 480, 600, 600]
+    for seconds in rests:
+        cleaner.jobs.pop()[2](failure)
+        world.pass_time(seconds * 1000 - 1)
+        held.look()
+        assert cleaner.jobs == []
+        world.pass_time(1)
+        held.look()
+        assert len(cleaner.jobs) == 1
     assert world.log_manager.directories
-    assert "t-0 is not compacted for now: Cannot write x" in caplog.text
-    assert cleaner.jobs == []
+    assert [line.message for line in caplog.records] == [
+        f"t-0 is not compacted for the next {seconds} s: {failure.text}" for seconds in rests
+    ]
+    assert all(cleaner.work())
+    write(world)
+    held.look()
+    cleaner.jobs.pop()[2](failure)
+    assert "for the next 15 s" in caplog.records[-1].message
+
+
+def test_a_rest_ends_when_the_clock_is_put_back(world: World) -> None:
+    """Else it might last for hours."""
+    cleaner = HeldCleaner()
+    world.create(**COMPACT)
+    write(world)
+    held = compactor(world, cleaner)
+    held.look()
+    cleaner.jobs.pop()[2](KILLED)
+    world.wall_ms -= 3_600_000
     held.look()
     assert len(cleaner.jobs) == 1
 

@@ -14,6 +14,7 @@ BENCHMARKS = {
     "stalls": "quiet producers while their broker is kept busy with disks, beside Apache Kafka",
     "partitions": "restarts and memory with 1,000 and 5,000 partitions, beside Apache Kafka",
     "durable": "records synced before they are acknowledged, over 1 to 1,000 partitions, beside Apache Kafka",
+    "coordinators": "transactions and groups, beside Apache Kafka",
     "again": "the tables and plots of earlier runs once more, out of their JSON",
     "codec": "decoding and encoding beside kio and kafka-python",
     "batches": "what checking a produced batch costs",

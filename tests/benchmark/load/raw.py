@@ -11,6 +11,7 @@ import time
 from struct import Struct
 from typing import Any
 
+from protocol.api import request_header_version
 from protocol.codec import encode
 from protocol.messages.admin import (
     CreatableTopic,
@@ -47,7 +48,7 @@ def frame(request: Message, version: int, correlation_id: int = 7) -> bytes:
     header = RequestHeader(
         request_api_key=key, request_api_version=version, correlation_id=correlation_id, client_id="bench"
     )
-    body = encode(header, 1) + encode(request, version)
+    body = encode(header, request_header_version(key, version)) + encode(request, version)
     return _LENGTH.pack(len(body)) + body
 
 
@@ -85,6 +86,7 @@ class Peer:
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
         """What `answer` read."""
         self.send = self._socket.sendall
+        self.fileno = self._socket.fileno
 
     def answer(self) -> int:
         """Read the next answer into the buffer, one of up to its size; its length."""

@@ -1,0 +1,167 @@
+"""Transactions of version 2 over raw sockets: records to some partitions, a group's offset, the end; again and again.
+
+RULES    1. Every frame is made before the clock starts, since epochs are known: each end raises them by one.
+         2. An answer is looked at where its error codes stand. Who is told CONCURRENT_TRANSACTIONS, as a broker may while it
+            writes markers, asks again a millisecond later.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from protocol.errors import ErrorCode
+from protocol.messages.metadata import FindCoordinatorRequest
+from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.messages.transactions import (
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from protocol.records import BatchBuilder
+from tests.benchmark.load.meter import Meter, Outcome
+from tests.benchmark.load.raw import Peer, frame
+from tests.benchmark.load.site import Site
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+_PRODUCE, _OFFSETS, _END = 12, 5, 5
+_I16: Final = Struct(">h")
+_HEAD: Final = 9
+"""Length, correlation id and tags of an answer."""
+_AGAIN_S = 0.001
+_VALUE = b"x" * 100
+
+
+class _Step(NamedTuple):
+    """A request, and where the error codes of its answer stand: from `first` on, one in each so many bytes."""
+
+    frame: bytes
+    first: int
+    count: int = 1
+    tail: int = 0
+
+    def error(self, answer: memoryview) -> int:
+        """The first error that an answer tells; 0 where there is none."""
+        each = (len(answer) - self.first - self.tail) // self.count
+        for number in range(self.count):
+            (code,) = _I16.unpack_from(answer, self.first + number * each)
+            if code:
+                return int(code)
+        return 0
+
+
+class Transactor:
+    """One transactional id and its connection."""
+
+    def __init__(self, bootstrap: str, name: str, topic: str, partitions: int, count: int) -> None:
+        self.peer = Peer(bootstrap)
+        self._name, self._topic, self._partitions = name, topic, partitions
+        producer_id, epoch = _begin(bootstrap, name)
+        self._steps = [step for number in range(count) for step in self._transaction(producer_id, epoch + number)]
+        self._at = 0
+        self.began_s = 0.0
+        self.took_s: list[float] = []
+
+    def _transaction(self, producer_id: int, epoch: int) -> Iterator[_Step]:
+        topic, partitions = self._topic, self._partitions
+        builder = BatchBuilder(producer_id=producer_id, producer_epoch=epoch, base_sequence=0, transactional=True)
+        builder.append(time.time_ns() // 1_000_000, None, _VALUE)
+        batch = memoryview(builder.build())
+        data = [PartitionProduceData(index=index, records=batch) for index in range(partitions)]
+        produce = ProduceRequest(
+            transactional_id=self._name, acks=-1, timeout_ms=30_000,
+            topic_data=[TopicProduceData(name=topic, partition_data=data)],
+        )  # fmt: skip
+        place = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=epoch, committed_metadata="")
+        offsets = TxnOffsetCommitRequest(
+            transactional_id=self._name, group_id=f"group of {self._name}", producer_id=producer_id,
+            producer_epoch=epoch, topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[place])],
+        )  # fmt: skip
+        end = EndTxnRequest(transactional_id=self._name, producer_id=producer_id, producer_epoch=epoch, committed=True)
+        to_partitions = _HEAD + 1 + 1 + len(topic) + 1 + 4
+        yield _Step(frame(produce, _PRODUCE), to_partitions, partitions, tail=6 - 4)
+        yield _Step(frame(offsets, _OFFSETS), _HEAD + 4 + 1 + 1 + len(topic) + 1 + 4)
+        yield _Step(frame(end, _END), _HEAD + 4)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all transactions are committed."""
+        return self._at == len(self._steps)
+
+    def send(self) -> None:
+        """The next request."""
+        if self._at % 3 == 0:
+            self.began_s = time.perf_counter()
+        self.peer.send(self._steps[self._at].frame)
+
+    def hear(self) -> None:
+        """The answer."""
+        length = self.peer.answer()
+        error = self._steps[self._at].error(self.peer.buffer[:length])
+        if error:
+            assert error == ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode(error)
+            time.sleep(_AGAIN_S)
+            return
+        self._at += 1
+        if self._at % 3 == 0:
+            self.took_s.append(time.perf_counter() - self.began_s)
+
+
+def _begin(bootstrap: str, name: str) -> tuple[int, int]:
+    with RawClient(bootstrap) as client:
+        for key_type, key in ((1, name), (0, f"group of {name}")):
+            asked = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+            until(lambda asked=asked: not client.ask(asked, 4).coordinators[0].error_code, "a coordinator", 120)  # type: ignore[misc]
+        begin = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+
+        def ask() -> Any:
+            answer = client.ask(begin, 5)
+            return None if answer.error_code else answer
+
+        answer = until(ask, "a producer id", 120)
+    return answer.producer_id, answer.producer_epoch
+
+
+def transactions(site: Site, topic: str, partitions: int, count: int, at_a_time: int = 1) -> Outcome:
+    """So many transactions of each of some transactional ids: a record to each partition, an offset, the end."""
+    warm_up = [
+        Transactor(site.bootstrap, f"{topic}-{number}", topic, partitions, count // 10) for number in range(at_a_time)
+    ]
+    _run(warm_up)
+    working = [Transactor(site.bootstrap, f"{topic}-{number}", topic, partitions, count) for number in range(at_a_time)]
+    with Meter(site.pid) as meter:
+        _run(working)
+    took_s = sorted(took for one in working for took in one.took_s)
+    made = len(took_s)
+    return Outcome(
+        {
+            "transactions/s": made / meter.wall_s,
+            "p50 ms": took_s[made // 2] * 1e3,
+            "p99 ms": took_s[made * 99 // 100] * 1e3,
+            "CPU us": meter.cpu_s * 1e6 / made,
+        }
+    )
+
+
+def _run(working: list[Transactor]) -> None:
+    by_socket = {one.peer.fileno(): one for one in working}
+    poll = select.poll()
+    for number, one in by_socket.items():
+        poll.register(number, select.POLLIN)
+        one.send()
+    while by_socket:
+        for number, _ in poll.poll():
+            one = by_socket[number]
+            one.hear()
+            if one.is_done:
+                poll.unregister(number)
+                del by_socket[number]
+                one.peer.close()
+            else:
+                one.send()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import (
+    AddRaftVoterRequest,
     AlterPartitionReassignmentsRequest,
     DescribeQuorumRequest,
     ElectedPartitions,
@@ -19,8 +20,11 @@ from protocol.messages.cluster import (
     QuorumTopic,
     ReassignablePartition,
     ReassignableTopic,
+    RemoveRaftVoterRequest,
     UnregisterBrokerRequest,
+    VoterListener,
 )
+from protocol.primitives import uuid_text
 from tests.support.follower import Seen
 from tests.support.follower_world import BOTH, Cluster, World, running
 from tests.support.raw_client import RawClient
@@ -156,3 +160,55 @@ def test_the_quorum_is_one_node(cluster: Cluster) -> None:
         for answer in (ask(2, 1), ask(2, 0, 1), ask(2, 0, topic="t1")):
             assert {p.error_code for p in answer.topics[0].partitions} == {E.UNKNOWN_TOPIC_OR_PARTITION}
             assert (answer.error_code, answer.nodes) == (0, [])
+
+
+OTHER = b"D" * 16
+ADDED = (VoterListener(name="CONTROLLER", host="127.0.0.1", port=1),)
+ODD = (VoterListener(name="X", host="h", port=5),)
+NO_ENDPOINT = "Add voter request didn't include the endpoint ({}) for the default listener ListenerName(CONTROLLER)"
+
+
+def test_the_only_voter_stays_the_only_one(cluster: Cluster) -> None:
+    """Who asks for others is told what is wrong; a voter that has not followed the log cannot become one."""
+    with RawClient(cluster.bootstrap) as client:
+        quorum = DescribeQuorumRequest(
+            topics=[QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])]
+        )
+        (voter,) = client.ask(quorum, 2).topics[0].partitions[0].current_voters
+        own = voter.replica_directory_id
+        told = f"[ReplicaKey(id=1, directoryId={uuid_text(own)})]"
+
+        def add(
+            voter_id: int, directory: bytes, listeners: Sequence[VoterListener] = ADDED, who: str | None = None
+        ) -> Any:
+            request = AddRaftVoterRequest(
+                cluster_id=who, timeout_ms=1000, voter_id=voter_id, voter_directory_id=directory,
+                listeners=list(listeners),
+            )  # fmt: skip
+            answer = client.ask(request, 1)
+            return answer.error_code, answer.error_message
+
+        def remove(voter_id: int, directory: bytes, who: str | None = None) -> Any:
+            request = RemoveRaftVoterRequest(cluster_id=who, voter_id=voter_id, voter_directory_id=directory)
+            answer = client.ask(request, 0)
+            return answer.error_code, answer.error_message
+
+        for do, verb in ((add, "Add"), (remove, "Remove")):
+            code, sentence = do(-1, OTHER, who="nope")
+            assert code == E.INCONSISTENT_CLUSTER_ID
+            assert sentence.startswith('The given id "nope" doesn\'t match the cluster id "')
+            for bad in ((-1, OTHER), (2, bytes(16))):
+                assert do(*bad) == (E.INVALID_REQUEST, f"{verb} voter request didn't include a valid voter")
+        for key, directory in ((1, own), (1, OTHER), (2, OTHER)):
+            name = f"ReplicaKey(id={key}, directoryId={uuid_text(directory)})"
+            assert remove(key, directory) == (
+                E.VOTER_NOT_FOUND, f"Cannot remove voter {name} from the set of voters {told}"
+            )  # fmt: skip
+            if key == 1:
+                assert add(key, directory) == (
+                    E.DUPLICATE_VOTER, f"The voter id for {name} is already part of the set of voters {told}."
+                )  # fmt: skip
+        for listeners, shown in (((), ""), (ODD, "ListenerName(X)=h/<unresolved>:5")):
+            sentence = NO_ENDPOINT.format(f"Endpoints(endpoints={{{shown}}})")
+            assert add(1, own, listeners) == (E.INVALID_REQUEST, sentence)
+        assert add(2, OTHER)[0] == E.REQUEST_TIMED_OUT

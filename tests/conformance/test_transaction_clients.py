@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +14,19 @@ import kafka
 import pytest
 
 from barnabas import Broker
+from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.messages.transactions import InitProducerIdRequest
+from protocol.records import BatchBuilder
 from tests.conformance.test_java_tools import output_of, run
 from tests.support.kafka import needs_kafka, run_tool
+from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 WAIT_S = 30
 SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 5, "num.partitions": 3}
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
-CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
 
 Batches = list[tuple[list[str], bool]]
 """Values of one transaction each, and whether it is committed."""
@@ -228,29 +233,82 @@ def test_the_performance_tool_writes_in_transactions(kafka_broker, kafka_topic) 
 
 
 @needs_kafka
-def test_administrators_find_and_abort_what_hangs(kafka_broker, kafka_topic) -> None:
-    """kafka-transactions.sh list, describe, describe-producers, find-hanging and abort; the console sees committed ones."""
-    bootstrap = kafka_broker.bootstrap
+def test_the_message_copier_copies_exactly_once(kafka_broker, kafka_topic) -> None:
+    """kafka-transactional-message-copier.sh, which Kafka's own system tests of transactions are made of: random aborts."""
+    bootstrap, values = kafka_broker.bootstrap, [f"{number:04}" for number in range(300)]
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for value in values:
+        producer.produce(kafka_topic, value, partition=0)
+    assert producer.flush(WAIT_S) == 0
+    copied = output_of(
+        run_tool(
+            COPIER, "--broker-list", bootstrap, "--input-topic", kafka_topic, "--input-partition", 0,
+            "--output-topic", f"{kafka_topic}.copy", "--consumer-group", kafka_topic, "--transactional-id", kafka_topic,
+            "--transaction-size", 20, "--enable-random-aborts", "--group-mode", "--use-group-metadata",
+        )
+    )  # fmt: skip
+    assert '"remaining":0' in copied.splitlines()[-1]
+    assert read(bootstrap, f"{kafka_topic}.copy", committed=True) == values
+
+
+@needs_kafka
+def test_administrators_see_and_end_open_transactions(kafka_broker, kafka_topic) -> None:
+    """kafka-transactions.sh list, describe and forceTerminateTransaction, which shuts the producer out."""
+    bootstrap, name = kafka_broker.bootstrap, f"open-{kafka_topic}"
     with_confluent(bootstrap, kafka_topic, [(["kept"], True)])
-    config = {"bootstrap.servers": bootstrap, "transactional.id": f"hangs-{kafka_topic}"}
-    producer = confluent_kafka.Producer(config)
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
     producer.init_transactions(WAIT_S)
     producer.begin_transaction()
     producer.produce(kafka_topic, "open", partition=0)
     producer.flush(WAIT_S)
     listed = run(TRANSACTIONS, bootstrap, "list")
-    assert f"hangs-{kafka_topic}" in listed
-    assert f"confluent-{kafka_topic}" in listed
-    described = run(TRANSACTIONS, bootstrap, "describe", "--transactional-id", f"hangs-{kafka_topic}")
-    assert "Ongoing" in described
-    assert f"{kafka_topic}-0" in described
-    writers = run(TRANSACTIONS, bootstrap, "describe-producers", "--topic", kafka_topic, "--partition", 0)
-    (start,) = [row.split()[-1] for row in writers.splitlines()[1:] if row.split()[-1] != "None"]
-    run(TRANSACTIONS, bootstrap, "find-hanging", "--broker-id", 1)
-    run(TRANSACTIONS, bootstrap, "abort", "--topic", kafka_topic, "--partition", 0, "--start-offset", start)
-    shown = run(
-        CONSUMER, bootstrap, "--topic", kafka_topic, "--from-beginning", "--timeout-ms", 5000,
-        "--isolation-level", "read_committed",
-    )  # fmt: skip
-    assert shown.split() == ["kept"]
-    assert read(bootstrap, kafka_topic, committed=True) == ["kept"]
+    assert {name, f"confluent-{kafka_topic}"} <= set(listed.split())
+    described = run(TRANSACTIONS, bootstrap, "describe", "--transactional-id", name)
+    assert {"Ongoing", f"{kafka_topic}-0"} <= set(described.split())
+    run(TRANSACTIONS, bootstrap, "forceTerminateTransaction", "--transactionalId", name)
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        producer.commit_transaction(WAIT_S)
+    assert refused.value.args[0].fatal()
+    with_confluent(bootstrap, kafka_topic, [(["later"], True)])
+    assert read(bootstrap, kafka_topic, committed=True) == ["kept", "later"]
+
+
+def hang(bootstrap: str, topic: str) -> None:
+    """Records of a transaction that its coordinator knows nothing of, of an hour ago: nobody will ever end it."""
+    with RawClient(bootstrap) as client:
+        begin = InitProducerIdRequest(transactional_id=f"hangs-{topic}", transaction_timeout_ms=60_000)
+
+        def ask() -> Any:
+            answer = client.ask(begin, 4)
+            return None if answer.error_code else answer
+
+        answer = until(ask, "a producer id")
+        builder = BatchBuilder(
+            producer_id=answer.producer_id, producer_epoch=answer.producer_epoch, base_sequence=0, transactional=True
+        )
+        builder.append(int((time.time() - 3600) * 1000), None, b"hangs")
+        data = [PartitionProduceData(index=0, records=memoryview(builder.build()))]
+        request = ProduceRequest(
+            transactional_id=f"hangs-{topic}", acks=-1, timeout_ms=5000,
+            topic_data=[TopicProduceData(name=topic, partition_data=data)],
+        )  # fmt: skip
+        assert client.ask(request, 9).responses[0].partition_responses[0].error_code == 0
+
+
+@needs_kafka
+def test_administrators_find_and_abort_what_hangs() -> None:
+    """kafka-transactions.sh find-hanging, describe-producers and abort, where producers are believed (as before KIP-890)."""
+    with Broker(settings={**SETTINGS, "transaction.partition.verification.enable": "false"}) as broker:
+        bootstrap = broker.bootstrap
+        with_confluent(bootstrap, "t", [(["kept"], True)])
+        hang(bootstrap, "t")
+        with_confluent(bootstrap, "t", [(["behind"], True)])
+        assert read(bootstrap, "t", committed=True) == ["kept"]
+        found = run(TRANSACTIONS, bootstrap, "find-hanging", "--broker-id", 1)
+        (row,) = found.splitlines()[1:]
+        topic, partition, _, _, _, start, *_ = row.split()
+        assert (topic, partition) == ("t", "0")
+        writers = run(TRANSACTIONS, bootstrap, "describe-producers", "--topic", "t", "--partition", 0)
+        assert [line.split()[-1] for line in writers.splitlines()[1:] if line.split()[-1] != "None"] == [start]
+        run(TRANSACTIONS, bootstrap, "abort", "--topic", "t", "--partition", 0, "--start-offset", start)
+        assert read(bootstrap, "t", committed=True) == ["behind", "kept"]

@@ -7,13 +7,18 @@ NOT HERE What drivers answer (their own sources), versions (go.mod, package.json
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.support.kafka import COPY, KAFKA_VERSION, QUICK_JVM, java_command, kafka_home, why_no_kafka
 
 
 class Client(NamedTuple):
@@ -74,10 +79,78 @@ def _go(client: str) -> Callable[[], list[str]]:
     return command
 
 
+def _java(version: str) -> Callable[[], list[str]]:
+    """Compiled against the clients that it runs with."""
+
+    def command() -> list[str]:
+        if (reason := why_no_kafka()) is not None:
+            raise NotHere(reason)
+        compiler = _tool("javac", "a JDK 17")
+        jars = _jars(version)
+        sources = sorted((HERE / "java").glob("*.java"))
+        classes = CACHE / f"java-{version}-{_digest(sources)}"
+        if not classes.exists():
+            with _to_be(classes) as folder:
+                _run([compiler, "-nowarn", "-d", str(folder), "-cp", jars, *map(str, sources)], HERE)
+        return [str(java_command()), *QUICK_JVM, "-cp", f"{classes}:{jars}", "Driver"]
+
+    return command
+
+
+def _jars(version: str) -> str:
+    """The class path: the version that the tests' Kafka has, or an older client's own jars with its JSON reader."""
+    libs = kafka_home() / "libs"
+    if version == KAFKA_VERSION:
+        return str(libs / "*")
+    older = CACHE / f"kafka-clients-{version}"
+    if not older.exists():
+        with _to_be(older) as folder:
+            pom = shutil.copy(HERE / "java" / "pom.xml", folder / "pom.xml")
+            maven = [_tool("mvn", "Maven"), "-q", "-B", "-Dstyle.color=never", "-f", str(pom), COPY]
+            _run([*maven, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"], folder)
+    return ":".join([str(older / "*"), *map(str, sorted(libs.glob("jackson-*.jar")))])
+
+
+def _node(program: str) -> Callable[[], list[str]]:
+    """The driver's files beside the packages that they import."""
+
+    def command() -> list[str]:
+        node, npm = _tool("node", "Node 20"), _tool("npm", "npm")
+        files = sorted([*(HERE / "node").glob("*.mjs"), HERE / "node" / "package.json"])
+        made = CACHE / f"node-{_digest(files)}"
+        if not made.exists():
+            with _to_be(made) as folder:
+                for file in files:
+                    shutil.copy(file, folder)
+                _run([npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"], folder)
+        return [node, str(made / program)]
+
+    return command
+
+
+@contextlib.contextmanager
+def _to_be(folder: Path) -> Iterator[Path]:
+    """A folder to build in, which gets its name when all is there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=folder.parent) as work:
+        made = Path(work) / "made"
+        made.mkdir()
+        yield made
+        made.rename(folder)
+
+
+def _digest(files: Iterable[Path]) -> str:
+    """What a build stands for."""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
 CLIENTS = (
     Client("kafka-python", "Python", _python("kafka_python")),
     Client("aiokafka", "Python", _python("aiokafka_driver")),
     Client("confluent-kafka", "Python", _python("confluent")),
+    Client("kafka-clients 4.3", "Java", _java(KAFKA_VERSION)),
+    Client("kafka-clients 3.9", "Java", _java("3.9.1")),
+    Client("kafkajs", "Node", _node("kafkajs.mjs")),
     Client("franz-go", "Go", _go("franz-go")),
     Client("sarama", "Go", _go("sarama")),
 )

@@ -44,6 +44,12 @@ SCENARIOS = (
         at_time(WRITTEN_MS + 4000).gives(offset=4),
         at_time(WRITTEN_MS + 4001).gives(offset=5),
         at_time(WRITTEN_MS - 50_000).gives(offset=0),
+    ),
+    scenario(
+        "offsets",
+        "by a time after the last record",
+        topic(),
+        write(DATED),
         at_time(WRITTEN_MS + 9001).gives(offset=-1),
     ),
     scenario(

@@ -131,6 +131,17 @@ class Producer:
         if self.txn_first_offset < 0 and header[5] & TRANSACTIONAL_BIT:
             self.txn_first_offset = header[0]
 
+    def recall(self, header: BatchHeader) -> bool:
+        """The batch right before those that are known, of the same epoch; False where it is not, or there are enough."""
+        if len(self.batches) in {0, REMEMBERED_BATCHES} or header[10] != self.epoch:
+            return False
+        first, delta = header[11], header[6]
+        last = (first + delta) & MAX_SEQUENCE
+        if first == NO_SEQUENCE or (last + 1) & MAX_SEQUENCE != self.batches[0][0]:
+            return False
+        self.batches = ((first, last, header[0] + delta, delta, header[8]), *self.batches)
+        return True
+
     def end(self, epoch: int, marker: EndTxn) -> None:
         """The marker that ends its transaction, perhaps with a higher epoch."""
         if epoch != self.epoch:

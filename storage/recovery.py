@@ -7,7 +7,9 @@ RULES    1. After a clean close nothing is scanned: the newest snapshot tells th
          3. Producers are known at the start of what is scanned: from a snapshot, and from the batches between it and
             there. Later snapshots may be torn or missing; they are taken anew on the way, where segments begin.
          4. Leader epochs that nobody can read are found in all the batches.
-         5. A log that ends before its start offset (all of it was deleted, then the rest was lost) is empty there.
+         5. A snapshot tells the last batch of each producer, and a client may repeat any of the last five: the others are
+            looked for in what lies right before it, as far as it can be read and is not long.
+         6. A log that ends before its start offset (all of it was deleted, then the rest was lost) is empty there.
 NOT HERE Checking batches (the engine's `recover`); which logs need it and when (log_manager.py).
 """
 
@@ -15,8 +17,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
+from protocol.errors import KafkaError
 from protocol.records import BatchHeader, headers
 from storage.checkpoints import LEADER_EPOCHS
 from storage.disk import Disk
@@ -26,6 +30,7 @@ from storage.producers import CompletedTransaction, ProducerState, end_txn_of
 from storage.snapshots import Snapshots
 
 REPLAY_BYTES = 1024 * 1024
+RECALLED_BYTES = 128 * 1024
 
 _log = logging.getLogger("barnabas.storage")
 
@@ -135,6 +140,8 @@ def restore_producers(
             return  # as Kafka does: a cleanly closed log without a snapshot never had producers
         offset = engine.start_offset
     offset = max(offset, engine.start_offset)
+    if producers.producers:
+        _recall(engine, producers, offset)
     while offset < end_offset:
         batches = headers(buffer := engine.read_batches(offset, REPLAY_BYTES))
         if not batches:
@@ -143,6 +150,32 @@ def restore_producers(
             if header.producer_id >= 0:
                 replay(producers, buffer, position, header)
         offset = batches[-1][1].next_offset
+
+
+def _recall(engine: Engine, producers: ProducerState, end_offset: int) -> None:
+    """Rule 5."""
+    with suppress(KafkaError):  # nobody has checked what lies there
+        for header in reversed(list(_shortly_before(engine, end_offset))):
+            producer = producers.producers.get(header.producer_id)
+            if producer is not None and not header.is_control and header.next_offset <= end_offset:
+                producer.recall(header)
+
+
+def _shortly_before(engine: Engine, end_offset: int) -> Iterator[BatchHeader]:
+    """The batches of about so many bytes, offsets being about equally far from each other in a segment."""
+    begin, left = end_offset, RECALLED_BYTES
+    for base_offset, segment_end, size in reversed(engine.segments()):
+        if base_offset < end_offset and size and left > 0:
+            length = min(segment_end, end_offset) - base_offset
+            share = size * length // (segment_end - base_offset)
+            begin = base_offset + (length - length * left // share if share > left else 0)
+            left -= share
+    while begin < end_offset:
+        batches = headers(engine.read_batches(begin, RECALLED_BYTES))
+        if not batches:
+            return
+        yield from (header for _, header in batches)
+        begin = batches[-1][1].next_offset
 
 
 def replay(producers: ProducerState, buffer: Buffer, position: int, header: BatchHeader) -> AbortedTransaction | None:

@@ -50,6 +50,41 @@ def test_producers_are_the_same_after_a_crash(make: MakeLog, point: int) -> None
     assert again.producers.snapshot() == log.producers.snapshot()
 
 
+@pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
+def test_batches_that_a_client_repeats_after_a_restart_are_known(make: MakeLog, is_clean: bool) -> None:
+    """A snapshot holds the last batch only; a client with five requests under way takes the refusal of the first for the end."""
+    log = make()
+    for number in range(7):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=Idempotent(6, 0, number))
+    append(log, BIG, producer=Idempotent(6, 1, 0))
+    log.sync_work()()
+    before = {known: producer.batches for known, producer in log.producers.producers.items()}
+    if is_clean:
+        log.close()
+    again = make(is_clean=is_clean, known=Checkpoint(14, 0, 0))
+    again.open()
+    assert {known: producer.batches for known, producer in again.producers.producers.items()} == before
+    assert append(again, BIG, producer=Idempotent(5, 0, 3)) == 6, "which is a duplicate"
+    assert again.log_end_offset == 15
+
+
+def test_what_lies_before_a_snapshot_need_not_be_whole(make: MakeLog, tmp_path: Path) -> None:
+    """After a clean stop nobody reads it; then nothing more is known of its producers than the snapshot tells."""
+    log = make()
+    for number in range(7):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    log.close()
+    for path in sorted((tmp_path / "t-0").glob("*.log"))[:-1]:
+        content = bytearray(path.read_bytes())
+        content[8:12] = b"\0\0\0\1"  # a length that none can have
+        path.write_bytes(content)
+    again = make()
+    again.open()
+    assert again.log_end_offset == 7
+    assert [batch[1] for batch in again.producers.producers[5].batches][-1] == 6
+
+
 def test_snapshots_behind_the_recovery_point_are_taken_anew(make: MakeLog, tmp_path: Path) -> None:
     """Rule 3: they may be torn, and would be believed later for being there."""
     log = make()

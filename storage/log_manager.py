@@ -128,7 +128,7 @@ class LogManager:
         """Makes and renames logs' directories: likewise."""
         self.copies: dict[TopicPartition, Log] = {}
         """Of logs that are being moved, in their new directories (future_logs.py)."""
-        self._interrupted: dict[TopicPartition, str] = {}
+        self._interrupted: list[tuple[TopicPartition, str]] = []
         self._preferred: dict[TopicPartition, str] = {}
         self._taken_out: dict[TopicPartition, str] = {}  # lately, and from where
 
@@ -168,7 +168,7 @@ class LogManager:
                 self._dying.append(_Dying(0, 0, path, [f"{path}/{name}"]))
             moved = copy_of(name)
             if moved is not None:
-                self._interrupted[moved] = f"{path}/{name}"
+                self._interrupted.append((moved, f"{path}/{name}"))
             key = partition_of(name)
             if key is None:
                 continue
@@ -392,14 +392,17 @@ class LogManager:
 
     def take_interrupted(self) -> list[tuple[TopicPartition, str]]:
         """The logs that were being moved when the broker stopped, and where to, told once; what was copied goes."""
-        found, self._interrupted = self._interrupted, {}
-        moves = []
-        for key, path in found.items():
+        found, self._interrupted = self._interrupted, []
+        moves: dict[TopicPartition, str] = {}
+        for key, path in found:
             if key in self.logs:  # else what is missing may be in a directory that is not here: leave it to a person
-                directory = path.rpartition("/")[0]
-                self._dying.append(_Dying(0, 0, directory, [path]))
-                moves.append((key, directory))
-        return moves
+                moves[key] = directory = path.rpartition("/")[0]
+                doomed = f"{directory}/{aside_name(*key, self._random_bytes(16), DELETED)}"
+                renamed: list[str] = []  # now, for Kafka does not start where two copies of one log lie
+                self.name_later(directory, partial(self._disk.rename, path, doomed))
+                self.name_later(directory, partial(renamed.append, doomed))
+                self._dying.append(_Dying(0, 0, directory, renamed))
+        return list(moves.items())
 
     def make_copy(self, log: Log, directory: str, start_offset: int) -> tuple[Log, Work]:
         """An empty copy of a log, and closed work that makes it on disk; say `add_copy` then.

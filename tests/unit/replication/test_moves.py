@@ -450,20 +450,22 @@ def test_after_a_crash_there_is_one_log_with_everything(tmp_path: Path, steps: i
     assert left == ["t-0"]
 
 
-def test_a_move_that_was_interrupted_is_begun_anew(tmp_path: Path) -> None:
-    """Rule 3."""
+def test_moves_that_were_interrupted_are_begun_anew_and_what_they_left_is_out_of_the_way(tmp_path: Path) -> None:
+    """Rule 3; Apache Kafka does not start where two copies of one log lie."""
     world = World(tmp_path, directories=2)
     world.create()
     world.load(batches=3)
     target = other(world)
-    lost = Path(target) / f"t-0.{'0' * 32}{FUTURE}"
-    lost.mkdir()
-    world.log_manager._interrupted["t", 0] = str(lost)
+    lost = [Path(target) / f"t-0.{digit * 32}{FUTURE}" for digit in "01"]
+    for path in lost:
+        path.mkdir()
+        world.log_manager._interrupted.append((("t", 0), str(path)))
     world.moves.resume()
     assert world.partition().log.directory == target
+    assert [name.endswith(FUTURE) for name in names(target) if name.startswith("t-0.")] == [False, False]
     for _, work in world.log_manager.deletions(world.wall_ms):
         work()
-    assert not lost.exists()
+    assert [name for name in names(target) if name.startswith("t-0")] == ["t-0"]
 
 
 def test_a_copy_without_its_log_is_left_to_a_person(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_producers_are_the_same_after_a_crash(make: MakeLog, point: int) -> None
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
 def test_batches_that_a_client_repeats_after_a_restart_are_known(make: MakeLog, is_clean: bool) -> None:
-    """A snapshot holds the last batch only; a client with five requests under way takes the refusal of the first for the end."""
+    """A snapshot holds the last batch only; a client with five requests under way takes a refusal of the first for the end."""
     log = make()
     for number in range(7):
         append(log, BIG, producer=Idempotent(5, 0, number))

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from protocol.primitives import ZERO_UUID, uuid_from_text, uuid_text
-from storage.disk import Disk, StorageError
+from storage.disk import TEMPORARY, Disk, StorageError
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
@@ -62,9 +62,11 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
     ]
 
 
-def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = True) -> None:
+def write_epochs(
+    disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = True, beside: str = TEMPORARY
+) -> None:
     """Replace a leader epoch checkpoint."""
-    disk.replace_atomically(path, epochs_text(epochs), sync=sync)
+    disk.replace_atomically(path, epochs_text(epochs), sync=sync, beside=beside)
 
 
 def epochs_text(epochs: Iterable[tuple[int, int]]) -> bytes:

@@ -397,26 +397,29 @@ class Disk:
             raise StorageError("read", path, error) from error
         return data
 
-    def write_beside(self, path: str, data: Buffer) -> File:
+    def write_beside(self, path: str, data: Buffer, beside: str = TEMPORARY) -> File:
         """Write what a file is to hold under a name of its own; `put_in_place` gives it the file's, when it is durable."""
-        file = self.open(path + TEMPORARY, write=True, create=True)
+        file = self.open(path + beside, write=True, create=True)
         file.truncate(0)
         file.pwrite(data, 0)
         return file
 
-    def put_in_place(self, path: str) -> None:
+    def put_in_place(self, path: str, beside: str = TEMPORARY) -> None:
         """Let a file hold what was written beside it."""
-        self.rename(path + TEMPORARY, path)
+        self.rename(path + beside, path)
 
-    def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True) -> None:
-        """Give a file new contents so that a reader, or a crash, finds either the old or the new ones."""
-        file = self.write_beside(path, data)
+    def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True, beside: str = TEMPORARY) -> None:
+        """Give a file new contents so that a reader, or a crash, finds either the old or the new ones.
+
+        `beside`: how the name of what is written first ends; two who write at once need two.
+        """
+        file = self.write_beside(path, data, beside)
         try:
             if sync:
                 file.sync()
         finally:
             file.close()
-        self.put_in_place(path)
+        self.put_in_place(path, beside)
         if sync:
             self.sync_dir(os.path.dirname(path) or ".")
 

@@ -4,7 +4,9 @@ RULES    1. Epochs and start offsets both ascend. A new entry drops the entries 
          2. The table follows the log: an entry stands for the batches from its start offset to the next entry's.
          3. The file may be behind the table, but not further than recovery reads the log again: it is written before
             the log's recovery point moves, when the log is cut, and on close.
-         4. A file that cannot be understood is replaced by what the batches tell (recovery.py).
+         4. Two threads may write it, one with a sync and one for a log that is let go of. What was collected later wins:
+            the other is left out, and where both were at it, it is written once more.
+         5. A file that cannot be understood is replaced by what the batches tell (recovery.py).
 NOT HERE Who asks for a diverging epoch, and what a leader's epoch permits (replication/partition.py).
 """
 
@@ -12,7 +14,8 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from storage.checkpoints import CorruptCheckpoint, epochs_text, read_epochs, write_epochs
@@ -26,13 +29,14 @@ _log = logging.getLogger("barnabas.storage")
 class LeaderEpochs:
     """The table of one partition and its checkpoint file."""
 
-    __slots__ = ("_disk", "_epochs", "_is_written", "_offsets", "is_lost", "latest", "path")
+    __slots__ = ("_collected", "_disk", "_epochs", "_is_written", "_offsets", "is_lost", "latest", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
         self._epochs: list[int] = []
         self._offsets: list[int] = []
+        self._collected = 0  # how often
         self.latest = UNDEFINED
         """The last epoch in the table; -1 when there is none."""
         self.is_lost = False
@@ -106,20 +110,24 @@ class LeaderEpochs:
         if self._is_written:
             return None
         self._is_written = True
-        return _writing(self._disk, self.path, self.entries())
+        self._collected += 1
+        return partial(self._write, self._collected, self.entries())
 
     def collect(self) -> list[tuple[str, bytes]]:
         """The same as what is to be written, by its path."""
         if self._is_written:
             return []
         self._is_written = True
+        self._collected += 1
         return [(self.path, epochs_text(self.entries()))]
+
+    def _write(self, number: int, entries: list[tuple[int, int]]) -> None:
+        if number == self._collected:
+            write_epochs(self._disk, self.path, entries, beside=".let-go")
+        if number != self._collected:
+            self._is_written = False
 
     def _keep(self, epochs: list[int], offsets: list[int]) -> None:
         self._epochs, self._offsets = epochs, offsets
         self.latest = epochs[-1] if epochs else UNDEFINED
         self._is_written = False
-
-
-def _writing(disk: Disk, path: str, entries: Iterable[tuple[int, int]]) -> Callable[[], None]:
-    return lambda: write_epochs(disk, path, entries)

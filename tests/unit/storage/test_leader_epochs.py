@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.disk import Disk
+from storage.disk import TEMPORARY, Buffer, Disk
 from storage.leader_epochs import LeaderEpochs
 
 
@@ -130,6 +130,35 @@ def test_collected_work_writes_what_was_there_then(tmp_path: Path) -> None:
     work()
     assert table(tmp_path).entries() == [(1, 5)]
     assert epochs.collect_write() is not None
+
+
+def test_work_that_comes_late_writes_nothing_over_what_was_collected_later(tmp_path: Path) -> None:
+    """A sync has written more meanwhile, and nobody reads the batches again after a clean stop."""
+    epochs = table(tmp_path, (1, 5))
+    late = epochs.collect_write()
+    assert late is not None
+    epochs.assign(3, 20)
+    ((path, content),) = epochs.collect()
+    Path(path).write_bytes(content)
+    late()
+    assert table(tmp_path).entries() == [(1, 5), (3, 20)]
+
+
+def test_what_two_may_have_written_at_once_is_written_again(tmp_path: Path) -> None:
+    """Nobody knows whose name came last."""
+
+    class Meanwhile(Disk):
+        def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True, beside: str = TEMPORARY) -> None:
+            epochs.assign(3, 20)
+            epochs.collect()
+            super().replace_atomically(path, data, sync=sync, beside=beside)
+
+    epochs = LeaderEpochs(Meanwhile(), str(tmp_path / "leader-epoch-checkpoint"))
+    epochs.assign(1, 5)
+    work = epochs.collect_write()
+    assert work is not None
+    work()
+    assert epochs.collect(), "what is there is older"
 
 
 def test_entries_that_contradict_are_dropped_when_read(tmp_path: Path) -> None:

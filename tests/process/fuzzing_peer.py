@@ -48,6 +48,7 @@ from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
+LAST_WORDS = 4000
 PEERS = 3
 SWEEP_S = 2.0
 WARM_UP = 0.3
@@ -271,7 +272,11 @@ def end_of(directory: Path) -> int:
 def run(broker: Broker, seed: int, seconds: float) -> Report:
     """The whole of it, on a broker that has been started and is stopped at the end."""
     this = Run(broker, seed)
-    this.go(seconds)
+    try:
+        this.go(seconds)
+    except BaseException as error:
+        error.add_note(f"The end of the broker's log:\n{broker.log()[-LAST_WORDS:]}")
+        raise
     report = this.report()
     broker.stop()
     (broker.data_dir / CLEAN_SHUTDOWN).unlink()

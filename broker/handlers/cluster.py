@@ -17,6 +17,8 @@ from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Reso
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     DescribedQuorum,
@@ -33,6 +35,8 @@ from protocol.messages.cluster import (
     QuorumTopic,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
     UpdateFeaturesRequest,
@@ -62,6 +66,12 @@ class QuorumController(Controller, Protocol):
     def update_features(self, request: UpdateFeaturesRequest, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
         """Decide on other levels of features."""
 
+    def add_voter(self, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+        """Decide on another voter."""
+
+    def remove_voter(self, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
+        """Decide on a voter less."""
+
 
 class ClusterHandlers:
     """The handlers of this module and what they need."""
@@ -79,6 +89,8 @@ class ClusterHandlers:
             Route(ApiKey.DESCRIBE_QUORUM, 0, 2, self.describe_quorum),
             Route(ApiKey.UPDATE_FEATURES, 0, 2, self.update_features),
             Route(ApiKey.UNREGISTER_BROKER, 0, 0, self.unregister_broker),
+            Route(ApiKey.ADD_RAFT_VOTER, 0, 1, self.add_voter),
+            Route(ApiKey.REMOVE_RAFT_VOTER, 0, 0, self.remove_voter),
         ]
 
     # ------------------------------------------------------------ partitions
@@ -138,6 +150,18 @@ class ClusterHandlers:
         if not self._may(context, Operation.ALTER):
             return UnregisterBrokerResponse(error_code=_REFUSED, error_message=_NO_RIGHT)
         return self._submit(context, request)
+
+    def add_voter(self, context: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+        """Another voter of the metadata log."""
+        if not self._may(context, Operation.ALTER):
+            return AddRaftVoterResponse(error_code=_REFUSED, error_message=_NO_RIGHT)
+        return self._controller.add_voter(request)
+
+    def remove_voter(self, context: RequestContext, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
+        """A voter less."""
+        if not self._may(context, Operation.ALTER):
+            return RemoveRaftVoterResponse(error_code=_REFUSED, error_message=_NO_RIGHT)
+        return self._controller.remove_voter(request)
 
     def describe_quorum(self, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
         """The quorum: this node."""

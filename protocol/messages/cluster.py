@@ -261,6 +261,49 @@ class DescribeQuorumResponse(Message, api_key=55, versions=(0, 2), flexible=0):
     nodes: Annotated[list[QuorumNode], Since(2)] = EMPTY
 
 
+class VoterListener(Message):
+    """Where a new voter listens."""
+
+    name: str
+    host: str
+    port: UInt16
+
+
+class AddRaftVoterRequest(Message, api_key=80, versions=(0, 1), flexible=0):
+    """Another voter; by default the answer waits until it is one."""
+
+    cluster_id: str | None
+    timeout_ms: Int32
+    voter_id: Int32
+    voter_directory_id: Uuid
+    listeners: list[VoterListener]
+    ack_when_committed: Annotated[bool, Since(1)] = True
+
+
+class AddRaftVoterResponse(Message, api_key=80, versions=(0, 1), flexible=0):
+    """The answer to AddRaftVoterRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    error_message: Annotated[str | None, Ignorable] = None
+
+
+class RemoveRaftVoterRequest(Message, api_key=81, versions=(0, 0), flexible=0):
+    """A voter that shall be none any more."""
+
+    cluster_id: str | None
+    voter_id: Int32
+    voter_directory_id: Uuid
+
+
+class RemoveRaftVoterResponse(Message, api_key=81, versions=(0, 0), flexible=0):
+    """The answer to RemoveRaftVoterRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    error_message: Annotated[str | None, Ignorable] = None
+
+
 class UnregisterBrokerRequest(Message, api_key=64, versions=(0, 0), flexible=0):
     """Give up a broker that will not come back."""
 

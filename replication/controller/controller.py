@@ -29,8 +29,12 @@ from protocol.messages.admin import (
     IncrementalAlterConfigsRequest,
 )
 from protocol.messages.cluster import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
@@ -75,6 +79,7 @@ from replication.controller.reassignments import alter_reassignments
 from replication.controller.sessions import Sessions
 from replication.controller.setting_changes import alter_settings, replace_settings
 from replication.controller.topics import create_partitions, create_topics, delete_topics
+from replication.controller.voters import add_voter, remove_voter
 from replication.image import Changes, Endpoint, MetadataImage
 from replication.metadata_log import MetadataLog
 from replication.metadata_records import Versioned
@@ -208,6 +213,15 @@ class Controller:
         self._write(decision.records, partial(reply, decision.reply), wall_ms)
         if self._newest.metadata_version > before:
             self._register_own(_nothing, wall_ms)
+
+    def add_voter(self, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+        """Decide on another voter of the metadata log."""
+        _, endpoints = self._own
+        return add_voter(self._newest.cluster_id, endpoints[0].listener, self._log.voter, request)
+
+    def remove_voter(self, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
+        """Decide on a voter less."""
+        return remove_voter(self._newest.cluster_id, self._log.voter, request)
 
     @property
     def features(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Both brokers answer admin requests as the table says (tests/support/admin_cases.py)."""
+"""Both brokers answer admin requests as the table says (tests/support/admin_cases.py), and serve the same APIs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from barnabas import Broker
+from protocol.api import ApiKey
 from protocol.messages.admin import CreateTopicsRequest
+from protocol.messages.metadata import ApiVersionsRequest
 from tests.support.admin_cases import CASES, Case, normalised, topic
 from tests.support.cluster_cases import CLUSTER_CASES
 from tests.support.feature_cases import FEATURES
@@ -62,3 +64,40 @@ def test_kafka_answers_as_the_table_says(kafka: RawClient, api: str) -> None:
 def test_we_answer_as_the_table_says(ours: RawClient, api: str) -> None:
     """Through socket, router, handler and controller; where we differ, the table says why."""
     compare(ours, api, lambda case: case.answer if case.ours is None else case.ours)
+
+
+# ---- which APIs are served
+
+_SHARE, _STREAMS = "share groups are not served", "streams groups are not served"
+_TOKENS, _LISTS = "delegation tokens need users, and there are none yet", "nobody is refused anything yet"
+_USERS = "nobody can log in yet"
+_REPORTS = "Kafka serves them where a plug-in takes what clients report; it is shown here (docs/decisions/0028)"
+
+DIFFERENCES: dict[int, str] = {
+    **dict.fromkeys((ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE), _USERS),
+    **dict.fromkeys((ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS), _LISTS),
+    **dict.fromkeys(range(ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.DESCRIBE_DELEGATION_TOKEN + 1), _TOKENS),
+    **dict.fromkeys((ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY), _REPORTS),
+    **dict.fromkeys(range(ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_ACKNOWLEDGE + 1), _SHARE),
+    **dict.fromkeys(range(ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY + 1), _SHARE),
+    **dict.fromkeys((ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE), _STREAMS),
+    **dict.fromkeys(range(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.DELETE_SHARE_GROUP_OFFSETS + 1), _SHARE),
+}
+"""The APIs that one of both serves, and why; all others have the same versions in both."""
+
+
+def served(client: RawClient) -> tuple[dict[int, tuple[int, int]], dict[str, tuple[int, int]]]:
+    """APIs and features, with their lowest and highest versions."""
+    asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    told = client.ask(asked, 4)
+    apis = {row.api_key: (row.min_version, row.max_version) for row in told.api_keys}
+    return apis, {row.name: (row.min_version, row.max_version) for row in told.supported_features}
+
+
+@needs_kafka
+def test_the_same_versions_of_the_same_apis_are_served(kafka: RawClient, ours: RawClient) -> None:
+    """But for the differences above, each of which is one."""
+    (theirs, their_features), (our, our_features) = served(kafka), served(ours)
+    different = {ApiKey(key) for key in theirs | our if theirs.get(key) != our.get(key)}
+    assert different == set(DIFFERENCES)
+    assert our_features == their_features

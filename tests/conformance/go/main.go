@@ -158,7 +158,7 @@ func version(module string) string {
 
 func main() {
 	drivers := map[string]func(string) Driver{
-		"franz-go": newFranz, "sarama": newSarama, "kafka-go": newSegmentio,
+		"franz-go": newFranz, "sarama": newSarama,
 	}
 	driver := drivers[os.Args[1]](os.Args[2])
 	in := bufio.NewReaderSize(os.Stdin, 1<<20)

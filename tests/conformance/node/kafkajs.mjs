@@ -159,6 +159,7 @@ async function join(request) {
 async function createTopic({ topic, count, configs }) {
   const configEntries = Object.entries(configs).map(([name, value]) => ({ name, value }))
   const isNew = await admin.createTopics({
+    waitForLeaders: false, // it gives up at once where a broker has not heard of the topic yet
     topics: [{ topic, numPartitions: count, replicationFactor: 1, configEntries }]
   })
   if (!isNew) throw new Refused(36, 'createTopics says false: it exists')
@@ -216,8 +217,10 @@ const verbs = {
     return { controller, brokers: brokers.map((broker) => broker.nodeId) }
   },
   cluster_id: async () => ({ id: (await admin.describeCluster()).clusterId }),
-  delete_records: async ({ topic, partition, before }) =>
-    admin.deleteTopicRecords({ topic, partitions: [{ partition, offset: String(before) }] }),
+  delete_records: async ({ topic, partition, before }) => {
+    await admin.fetchTopicOffsets(topic) // deleteTopicRecords knows no leader of a topic that was not asked for before
+    await admin.deleteTopicRecords({ topic, partitions: [{ partition, offset: String(before) }] })
+  },
   list_offsets: listOffsets,
   list_groups: async () => ({ groups: (await admin.listGroups()).groups.map((group) => group.groupId) }),
   describe_group: async ({ group }) => {
@@ -267,9 +270,11 @@ const verbs = {
   abort_transaction: async ({ producer }) => producers.get(producer).transaction.abort()
 }
 
+const firstOf = (error) => error.errors?.[0] ?? error.groups?.[0]?.error ?? error.partitions?.[0]?.error
+
 // The broker's code may lie some causes deep.
 function refusalOf(error) {
-  for (let at = error; at; at = at.cause ?? at.originalError ?? at.errors?.[0] ?? at.groups?.[0]?.error) {
+  for (let at = error; at; at = at.cause ?? at.originalError ?? firstOf(at)) {
     const code = at.code ?? at.errorCode
     if (typeof code === 'number') return { code, message: at.message }
   }

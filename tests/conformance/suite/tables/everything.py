@@ -18,5 +18,6 @@ KNOWN: dict[tuple[str, str], str] = {
     ("franz-go", "a static member leaves and comes back: consumer protocol (KIP-848)"): (
         "a static member does not tell the broker that it goes, so its successor waits for the end of the session"
     ),
+    ("kafkajs", "by a time after the last record"): "it tells the end where no record is as late",
 }
 """By client and scenario: what fails for a reason of the client's own, against Apache Kafka 4.3.1 too."""

@@ -1,3 +1,0 @@
-package main
-
-func newSegmentio(bootstrap string) Driver { panic("later") }

@@ -1,0 +1,1 @@
+"""Lives of groups and transactions, and what a coordinator makes of every beginning of their records."""

@@ -33,6 +33,7 @@ from storage.disk import StorageError
 from storage.engine import Engine
 from storage.log import Log
 from storage.log_manager import LogManager
+from storage.syncs import SEGMENTS_AT_A_TIME
 
 _log = logging.getLogger("barnabas.moves")
 
@@ -246,14 +247,14 @@ class Moves:
             self._take_place(move, copy)
 
     def _sync(self, move: Move, copy: Log) -> None:
-        end_offset, work = copy.log_end_offset, copy.sync_work()
+        work = copy.sync_work(SEGMENTS_AT_A_TIME)
 
         def synced(error: StorageError | None) -> None:
             if error is not None and not copy.is_offline:
                 self._replicas.directory_failed(move.directory, error)
             if not copy.is_offline:
-                copy.flushed(end_offset)
-                move.is_durable = True
+                copy.flushed(work.end_offset)
+                move.is_durable = work.is_complete
                 move.is_close = False  # much may have come meanwhile
             self._step(move)
 

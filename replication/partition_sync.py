@@ -1,7 +1,8 @@
 """One partition's part in a round of syncs.
 
 RULES    1. What is to be synced is asked for when the round begins: so it covers what was committed until then.
-         2. Up to where the log ended at that moment it is durable when the round has succeeded; a failure is its log
+         2. Up to where the log ended at that moment it is durable when the round has succeeded, unless many segments wait:
+            then some of them are, and the log is due again. A failure is its log
             directory's, whatever was asked for.
 NOT HERE Who wants a sync (`partition.py`), rounds (`broker/sync_rounds.py`), what is synced (`storage/syncs.py`).
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from replication.partition import Partition
 from replication.work import Run
 from storage.disk import StorageError
+from storage.syncs import SEGMENTS_AT_A_TIME
 
 
 class PartitionSync:
@@ -32,8 +34,8 @@ class PartitionSync:
         if not log.is_open:  # its directory failed, or it was deleted, while it waited
             return _nothing
         try:
-            work = log.sync_work()
-            self._end_offset = log.log_end_offset
+            work = log.sync_work(SEGMENTS_AT_A_TIME)
+            self._end_offset = work.end_offset
         except StorageError as error:
             self._fail(log.directory, error)
             return _nothing

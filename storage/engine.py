@@ -100,6 +100,8 @@ class SyncWork(NamedTuple):
 
     end_offset: int
     files: Sequence[File]
+    is_complete: bool = True
+    """Whether nothing is left for a further one."""
 
     def run(self) -> None:
         """Sync them, one after the other."""
@@ -267,8 +269,8 @@ class Engine(Protocol):
         """Take over the files that a copy has opened meanwhile."""
         ...
 
-    def segments(self) -> list[SegmentInfo]:
-        """The segments from the oldest to the active one; there is always one. Opens no file."""
+    def segments(self, most: int | None = None) -> list[SegmentInfo]:
+        """The segments from the oldest to the active one, at most so many; there is always one. Opens no file."""
         ...
 
     def segment_max_timestamp(self, base_offset: int) -> int:
@@ -314,8 +316,11 @@ class Engine(Protocol):
 
     # ---- durability --------------------------------------------------------------------------------------
 
-    def collect_sync(self) -> SyncWork:
-        """What has to be synced so that all published batches are durable; to be run once, in any thread."""
+    def collect_sync(self, most: int | None = None) -> SyncWork:
+        """What has to be synced so that all published batches are durable; to be run once, in any thread.
+
+        `most`: of so many segments, the oldest first; the work's end is theirs then.
+        """
         ...
 
     def mark_flushed(self, end_offset: int) -> None:

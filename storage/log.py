@@ -348,7 +348,7 @@ class Log(OpenableLog):
         self._retention_due_ms = 0
         if self._appends.are_under_way:
             return False
-        bases = [segment.base_offset for segment in engine.segments()[: AT_A_TIME + 1]]
+        bases = [segment.base_offset for segment in engine.segments(AT_A_TIME + 1)]
         end_offset = expired_end(engine, self.config, self._log_start_offset, self._high_watermark, wall_ms)
         if end_offset > engine.start_offset:
             if end_offset == engine.end_offset:

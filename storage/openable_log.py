@@ -31,7 +31,7 @@ from storage.log_config import LogConfig
 from storage.producers import ProducerState
 from storage.recovery import OpenParts, open_parts
 from storage.snapshots import Snapshots
-from storage.syncs import Sync
+from storage.syncs import SEGMENTS_AT_A_TIME, Sync
 from storage.visits import ALONE
 
 NEVER_CLEANED: Final = -1
@@ -292,12 +292,20 @@ class OpenableLog:
         if end_offset and (not self._snapshots.offsets or self._snapshots.offsets[-1] != end_offset):
             self._snapshots.take(end_offset, self._producers.snapshot(), sync=sync)
         if sync:
-            self.sync_work()()
-            self.flushed(end_offset)
+            self._sync_all()
         self._epochs.write(sync=sync)
         self._recovery_point = end_offset if sync else engine.recovery_point
         engine.close(sync=sync)
         self._let_go()
+
+    def _sync_all(self) -> None:
+        """Make it durable now, some segments at a time."""
+        is_complete = False
+        while not is_complete:
+            work = self.sync_work(SEGMENTS_AT_A_TIME)
+            work()
+            self.flushed(work.end_offset)
+            is_complete = work.is_complete
 
     @property
     def is_closed_unsynced(self) -> bool:
@@ -419,22 +427,29 @@ class OpenableLog:
             or self.unflushed_messages >= config.flush_messages
         )
 
-    def sync_work(self) -> Sync:
-        """What makes the log durable up to its present end; say `flushed` with that end when it has succeeded."""
+    def sync_work(self, most: int | None = None) -> Sync:
+        """What makes the log durable up to its present end; say `flushed` with that end when it has succeeded.
+
+        `most`: of so many segments, the oldest first, which need not be all.
+        """
         engine = self.open()
-        self._settling[engine.end_offset] = self._undecided_from(engine)
-        snapshots, epochs = self._snapshots.collect_sync(), self._epochs.collect()
+        snapshots, epochs = self._snapshots.collect_sync(most), self._epochs.collect()
         names = [self.path] if snapshots or epochs else []
         written = []
         if not self._is_named_durably:
             self._is_named_durably = True
             names, written = [self.path, self.directory], [f"{self.path}/{PARTITION_METADATA}"]
-        files = [*engine.collect_sync().files, *snapshots]
-        self._appends.has_rolled = False
-        self._unflushed_since_ms = -1
+        end_offset, files, is_complete = engine.collect_sync(most)
+        is_complete = is_complete and self._snapshots.are_synced
+        self._settling[end_offset] = min(end_offset, self._undecided_from(engine))
+        if is_complete:  # else another is due
+            self._appends.has_rolled = False
+            self._unflushed_since_ms = -1
         # Not wanted any more: the directory failed, or the log was deleted while the thread was at work.
         is_wanted = lambda: not self.is_offline  # noqa: E731
-        return Sync(self._disk, files, is_wanted, replaced=epochs, written=written, names=names)
+        work = Sync(self._disk, [*files, *snapshots], is_wanted, replaced=epochs, written=written, names=names)
+        work.end_offset, work.is_complete = end_offset, is_complete
+        return work
 
     def flushed(self, end_offset: int) -> None:
         """All before `end_offset` is durable: a sync work made when the log ended there has succeeded."""

@@ -16,7 +16,7 @@ from storage.engine import Engine
 from storage.log_config import LogConfig
 from storage.settings import MAX_LONG
 
-AT_A_TIME: Final = 64
+AT_A_TIME: Final = 16
 
 
 def expired_end(engine: Engine, config: LogConfig, log_start_offset: int, high_watermark: int, wall_ms: int) -> int:
@@ -25,7 +25,7 @@ def expired_end(engine: Engine, config: LogConfig, log_start_offset: int, high_w
     retention_ms = config.retention_ms if deletes else -1
     surplus = engine.size_bytes - config.retention_bytes if deletes and config.retention_bytes >= 0 else -1
     end_offset = engine.start_offset
-    for base_offset, next_offset, size in engine.segments()[:AT_A_TIME]:
+    for base_offset, next_offset, size in engine.segments(AT_A_TIME):
         if next_offset > high_watermark or next_offset == base_offset:
             break
         if next_offset <= log_start_offset or surplus >= size:
@@ -38,7 +38,7 @@ def expired_end(engine: Engine, config: LogConfig, log_start_offset: int, high_w
 
 def next_expiry_ms(engine: Engine, config: LogConfig) -> int:
     """Until when nothing expires by time, if nothing is appended."""
-    oldest = engine.segments()[0]
+    (oldest,) = engine.segments(1)
     if config.retention_ms < 0 or not oldest.size:
         return MAX_LONG
     return engine.segment_max_timestamp(oldest.base_offset) + config.retention_ms

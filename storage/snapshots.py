@@ -4,7 +4,7 @@ RULES    1. A snapshot of an offset holds what all batches before that offset ha
             believed is deleted, and an earlier one with a longer replay takes its place.
          2. There is one where each segment but the first begins, and one at the end of a log that was closed. Those of
             segments that are gone, and those behind the end, are deleted.
-         3. A snapshot becomes durable with the log's next flush; what is lost before is found by replaying batches.
+         3. A snapshot becomes durable with one of the log's next flushes; what is lost before is found by replaying batches.
          4. While a log is in use, files are written and deleted through `later` (changes.py); when it is cut they go at once.
 NOT HERE Its bytes (producers.py); when to take one (log.py).
 """
@@ -47,10 +47,16 @@ class Snapshots:
         if self.offsets[place : place + 1] != [offset]:
             self.offsets.insert(place, offset)
 
-    def collect_sync(self) -> list[File]:
-        """What has to be synced, and then the directory, so that they are durable."""
+    @property
+    def are_synced(self) -> bool:
+        """Whether there is none to be synced."""
+        return not self._unsynced
+
+    def collect_sync(self, most: int | None = None) -> list[File]:
+        """What has to be synced, and then the directory, so that they are durable, or the oldest of them."""
         # Opened here: one may be deleted before the thread comes to it.
-        unsynced, self._unsynced = self._unsynced, []
+        unsynced = self._unsynced[:most]
+        del self._unsynced[: len(unsynced)]
         return [self._disk.open(path, write=True) for path in unsynced if self._disk.exists(path)]
 
     def restore(self, producers: ProducerState, end_offset: int) -> int | None:

@@ -11,9 +11,12 @@ NOT HERE Which files (segments/durability.py, openable_log.py), how they are syn
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from storage.disk import Disk, File, StorageError
+
+SEGMENTS_AT_A_TIME: Final = 16
+"""Of one log, in a sync: each has up to five files open until it is over."""
 
 T = TypeVar("T")
 
@@ -30,7 +33,7 @@ class Sync:
         names: directories.
     """
 
-    __slots__ = ("disk", "files", "is_wanted", "names", "replaced", "written")
+    __slots__ = ("disk", "end_offset", "files", "is_complete", "is_wanted", "names", "replaced", "written")
 
     def __init__(
         self,
@@ -48,6 +51,10 @@ class Sync:
         self.replaced = replaced
         self.written = written
         self.names = names
+        self.end_offset = 0
+        """Up to here the log is durable then."""
+        self.is_complete = True
+        """Whether nothing is left for a further one."""
 
     def __call__(self) -> None:
         """Do it alone."""

@@ -8,13 +8,15 @@ RULES    1. A sync covers the logs from the flushed end on, and of a segment tha
          4. The directory is synced when it got new names.
          5. What is trimmed before it was synced is synced all the same: a loss of power may bring it back, and a hole in it
             would take what lies behind.
-         6. A finished segment whose indexes are still to be written (storage/changes.py) waits for a later sync.
+         6. There may be thousands of segments, each with a few files: who asks for the oldest of them only, gets these.
+         7. A finished segment whose indexes are still to be written (storage/changes.py) waits for a later sync.
 NOT HERE Running a sync, in whichever thread; when to ask for one (log.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from storage.disk import Disk, File
 from storage.engine import SyncWork
@@ -81,9 +83,14 @@ class Durability:
         syncing = (segment.base_offset for sync in self._syncing for segment in sync.finished)
         return min([self.flushed_end, *self._finished, *syncing])
 
-    def collect(self, directory: str, end_offset: int, unflushed: Iterable[Segment]) -> SyncWork:
-        """What makes all before `end_offset` durable: it lies in segments finished lately and in those `unflushed`."""
-        finished = [segment for segment in self._finished.values() if segment.is_written]
+    def collect(
+        self, directory: str, end_offset: int, unflushed: Iterable[Segment], most: int | None = None
+    ) -> SyncWork:
+        """What makes all before `end_offset` durable: it lies in segments finished lately and in those `unflushed`.
+
+        `most`: with so many of the finished ones, which are to be made durable as well.
+        """
+        finished = list(islice(self._written(), most))
         for segment in finished:
             del self._finished[segment.base_offset]
         self._syncing.append(_Sync(end_offset, finished))
@@ -95,7 +102,11 @@ class Durability:
         if self._has_new_names:
             self._has_new_names = False
             files.append(self._disk.open_directory(directory))
-        return SyncWork(end_offset, files)
+        return SyncWork(end_offset, files, next(self._written(), None) is None)
+
+    def _written(self) -> Iterator[Segment]:
+        """The finished ones that wait for nothing else (rule 7)."""
+        return (segment for segment in self._finished.values() if segment.is_written)
 
     def done(self, end_offset: int) -> None:
         """The sync with this end has succeeded; those begun before it count with it."""

@@ -366,6 +366,18 @@ class TimeIndex(SparseIndex):
     COLUMNS = (Struct(">q"), Struct(">8xI"))
     KEY_TYPE = "q"
 
+    @classmethod
+    def read_last(cls, disk: Disk, path: str, base_offset: int) -> tuple[int, int] | None:
+        """The last entry of an index that is complete, as `last` tells it; None where all of it has to be looked at."""
+        file, entry = disk.open(path, write=False), cls.ENTRY.size
+        size = file.size()
+        if size < entry or size % entry:
+            return None
+        entries = list(cls.ENTRY.iter_unpack(file.pread(min(2 * entry, size), max(0, size - 2 * entry))))
+        (before, relative_before), (timestamp, relative) = entries[0], entries[-1]
+        ascends = len(entries) == 1 or (before < timestamp and relative_before <= relative)
+        return (timestamp, base_offset + relative) if ascends else None
+
     def append(self, timestamp: int, offset: int) -> None:
         """Add the greatest timestamp so far, unless it stands there already or there is none yet."""
         if timestamp > (self._keys[-1] if self.entries else NO_TIMESTAMP):

@@ -47,6 +47,8 @@ class Opened(NamedTuple):
     """How large the segment was when it was copied, if its indexes were not open then."""
     size: int
     """Less than that where building the indexes anew found damage."""
+    last_time: tuple[int, int] | None
+    """The last entry of the time index, where that alone was read."""
 
 
 class Lookups:

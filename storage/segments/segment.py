@@ -66,7 +66,7 @@ class Segment(SegmentFiles):
     """A log file and its indexes."""
 
     __slots__ = (
-        "_copied_size", "_first_timestamp", "_lookups", "_max_timestamp", "_offset_index", "_recent_ends",
+        "_copied_size", "_first_timestamp", "_last_time", "_lookups", "_max_timestamp", "_offset_index", "_recent_ends",
         "_recent_positions", "_recent_start", "_time_index", "_transactions", "_unindexed", "created_ms", "end_offset",
         "interval", "is_loaded", "reserved", "service", "size",
     )  # fmt: skip
@@ -92,6 +92,7 @@ class Segment(SegmentFiles):
         self._recent_start = _NOTHING_REMEMBERED
         self._max_timestamp = NO_TIMESTAMP, base_offset
         self._first_timestamp: int | None = None
+        self._last_time: tuple[int, int] | None = None  # of the time index, where that is not open
         self._unindexed = 0
         self.end_offset = -1
         self.is_loaded = False
@@ -273,7 +274,11 @@ class Segment(SegmentFiles):
     @property
     def max_timestamp(self) -> tuple[int, int]:
         """Greatest timestamp and last offset of the batch that brought it; (-1, base offset) when there is none."""
-        return self._max_timestamp if self.is_loaded else self.time_index.last
+        if self.is_loaded:
+            return self._max_timestamp
+        if self.size and self._time_index is None and self._last_time is None:
+            self._last_time = TimeIndex.read_last(self._disk, self.path(TIME_INDEX), self.base_offset)
+        return self._last_time if self._time_index is None and self._last_time is not None else self.time_index.last
 
     @property
     def first_timestamp(self) -> int:
@@ -331,6 +336,18 @@ class Segment(SegmentFiles):
         twin.detach()
         return twin
 
+    @property
+    def has_indexes(self) -> bool:
+        """Whether indexes are in memory, so that not all of them may be on the disk."""
+        return self._offset_index is not None or self._transactions is not None
+
+    def anew(self) -> Segment:
+        """The same of a segment that has no indexes in memory: a copy that opens its own."""
+        twin = Segment(self._disk, self.directory, self.base_offset, self.size, self.interval, self._ending)
+        twin._is_copy, twin._copied_size = True, self.size
+        twin._file, twin._last_time = self._file, self._last_time
+        return twin
+
     def detach(self) -> None:
         """Become a copy: share with the original only what neither changes (rule 8)."""
         self.service, self._is_copy = None, True
@@ -344,16 +361,18 @@ class Segment(SegmentFiles):
         """What this copy has open."""
         offsets, times = self._offset_index, self._time_index
         indexes = (offsets, times) if offsets is not None and times is not None else None
-        return Opened(self._file, indexes, self._transactions, self._copied_size, self.size)
+        return Opened(self._file, indexes, self._transactions, self._copied_size, self.size, self._last_time)
 
     def learn(self, opened: Opened) -> None:
         """Take over what a copy has opened, where this segment has not done so itself meanwhile."""
         if self.is_gone:
             return
-        file, indexes, transactions, copied_size, size = opened
+        file, indexes, transactions, copied_size, size, last_time = opened
         if self._file is None and file is not None:
             self._keep(file)
         self._transactions = self._transactions or transactions
+        if size == self.size:
+            self._last_time = last_time
         if indexes is None:
             return
         if self._offset_index is not None and self._time_index is not None:
@@ -555,7 +574,7 @@ class Segment(SegmentFiles):
         self._recent_positions = array("Q")
         self._recent_start = _NOTHING_REMEMBERED
         self._max_timestamp = NO_TIMESTAMP, self.base_offset
-        self._first_timestamp = None
+        self._first_timestamp = self._last_time = None
         self._unindexed = 0
         self.end_offset = -1
         self.is_loaded = False

@@ -1,8 +1,6 @@
 """Kafka's storage engine: a partition is a directory of segments, the last of which is appended to.
 
-RULES    1. A segment is rolled before an append that would make it larger than `segment_bytes`, whose times lie more
-            than `segment_ms` (less the jitter) behind the first batch's, when an index is full, or when an offset
-            would not fit a relative one. The first batch of an empty segment never rolls by size.
+RULES    1. A segment is rolled before the append for which it has no place (rolling.py).
          2. A read is answered from one segment, as Kafka's: the one that holds the offset, or the next that has
             anything at or behind it.
          3. Opening a partition lists its directory and asks the sizes of the logs; nothing is opened or read before
@@ -48,6 +46,7 @@ from storage.engine import (
 )
 from storage.log_config import LogConfig
 from storage.open_files import OpenFiles
+from storage.segments.copies import Copies
 from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP
 from storage.segments.layout import LOG, settle
@@ -55,7 +54,8 @@ from storage.segments.lookups import Opened, whole_batches
 from storage.segments.preallocation import give_back, set_aside
 from storage.segments.replacement import replaced
 from storage.segments.reservations import SegmentReservation
-from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from storage.segments.rolling import must_roll
+from storage.segments.segment import Segment
 from storage.segments.service import Service
 from storage.settings import MAX_LONG
 
@@ -229,7 +229,7 @@ class SegmentEngine:
         segment = self._active
         if not segment.is_loaded:
             self._load()
-        rolled = self._must_roll(segment, size, batches, wall_ms)
+        rolled = must_roll(segment, size, batches, wall_ms, self._config, self._roll_ms)
         if rolled:
             segment = self._roll(batches[0].base_offset, wall_ms)
         reservation = SegmentReservation(size, batches, segment, segment.claim(batches, size), rolled=rolled)
@@ -362,33 +362,35 @@ class SegmentEngine:
         return max([segment.max_timestamp for segment in self._segments if segment.size], key=itemgetter(0))
 
     def copy(self) -> SegmentEngine:
-        """Copies of all segments, for looking only."""
+        """Copies of all segments, for looking only (copies.py)."""
         twin = copy(self)
         twin.detach()
         return twin
 
     def detach(self) -> None:
         """Become a copy: share nothing with the original that either changes."""
-        self._segments = [segment.copy() for segment in self._segments]
+        self._segments = Copies(self._segments)
         self._bases = self._bases[:]
         self._with_aborted = self._with_aborted.copy()
 
     def learn(self, copy: Engine) -> None:
         """Take over the files that a copy has opened meanwhile, of the segments that are still there."""
         assert isinstance(copy, SegmentEngine)
-        opened = copy.opened()
-        for segment in self._segments:
-            if segment.base_offset in opened:
-                segment.learn(opened[segment.base_offset])
+        for base_offset, opened in copy.opened():
+            segment = self._segments[self._slot(base_offset)]
+            if segment.base_offset == base_offset:
+                segment.learn(opened)
 
-    def opened(self) -> dict[int, Opened]:
-        """What this copy has open, by the segments' base offsets."""
-        return {segment.base_offset: segment.opened() for segment in self._segments}
+    def opened(self) -> Iterator[tuple[int, Opened]]:
+        """What this copy has open, with the segments' base offsets."""
+        assert isinstance(self._segments, Copies)
+        return ((base_offset, segment.opened()) for base_offset, segment in self._segments.made.items())
 
-    def segments(self) -> list[SegmentInfo]:
-        """The segments from the oldest to the active one."""
-        ends = [*self._bases[1:], self.end_offset]
-        return [SegmentInfo(s.base_offset, end, s.size) for s, end in zip(self._segments, ends, strict=True)]
+    def segments(self, most: int | None = None) -> list[SegmentInfo]:
+        """The segments from the oldest to the active one, or the first of them."""
+        some = self._segments[:most]
+        ends = [*self._bases[1 : len(some) + 1], self.end_offset]
+        return [SegmentInfo(s.base_offset, end, s.size) for s, end in zip(some, ends, strict=False)]
 
     def segment_max_timestamp(self, base_offset: int) -> int:
         """The greatest timestamp in one segment; where no batch has one, when it was last written."""
@@ -495,11 +497,17 @@ class SegmentEngine:
 
     # ---- durability --------------------------------------------------------------------------------------
 
-    def collect_sync(self) -> SyncWork:
-        """What has to be synced so that all published batches are durable."""
+    def collect_sync(self, most: int | None = None) -> SyncWork:
+        """What has to be synced so that all published batches are durable, or those of the oldest segments."""
         end_offset, flushed_end = self.end_offset, self.flushed_end_offset
-        unflushed = self._segments[self._slot(flushed_end) :] if flushed_end < end_offset else []
-        return self._durability.collect(self._directory, end_offset, unflushed)
+        first = self._slot(flushed_end)
+        behind = len(self._bases) if most is None else first + most
+        unflushed = self._segments[first:behind] if flushed_end < end_offset else []
+        if not unflushed or behind >= len(self._bases):
+            return self._durability.collect(self._directory, end_offset, unflushed, most)
+        return self._durability.collect(self._directory, self._bases[behind], unflushed, most)._replace(
+            is_complete=False
+        )
 
     def mark_flushed(self, end_offset: int) -> None:
         """The sync work with this end offset has succeeded."""
@@ -559,21 +567,6 @@ class SegmentEngine:
         self._add(segment)
         self._set_roll_ms()
         return segment
-
-    def _must_roll(self, segment: Segment, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> bool:
-        reserved = segment.reserved
-        if segment.created_ms < 0:
-            segment.created_ms = wall_ms
-        if not reserved:
-            return batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET and batches[0][2] > segment.base_offset
-        if reserved + size > self._config.segment_bytes or batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET:
-            return True
-        first_timestamp = segment.first_timestamp
-        if first_timestamp >= 0:
-            waited_ms = (batches[0][4] if len(batches) == 1 else max([b[4] for b in batches])) - first_timestamp
-        else:
-            waited_ms = wall_ms - segment.created_ms
-        return waited_ms > self._roll_ms or segment.has_full_index(self._config.segment_index_bytes)
 
     def _roll(self, base_offset: int, wall_ms: int) -> Segment:
         previous = self._active

@@ -362,13 +362,13 @@ class ScatteredEngine:
         latest = max(self._batches, key=lambda batch: batch.max_timestamp)
         return latest.max_timestamp, latest.last_offset
 
-    def segments(self) -> list[SegmentInfo]:
+    def segments(self, most: int | None = None) -> list[SegmentInfo]:
         """The segments, as far as there are such things here."""
         ends = [*self._bases[1:], self._end]
         return [
             SegmentInfo(base, end, sum(batch.size for batch in self._batches if base <= batch.base_offset < end))
             for base, end in zip(self._bases, ends, strict=True)
-        ]
+        ][:most]
 
     def segment_max_timestamp(self, base_offset: int) -> int:
         """The greatest timestamp of a segment."""
@@ -429,7 +429,7 @@ class ScatteredEngine:
 
     # ---- durability --------------------------------------------------------------------------------------
 
-    def collect_sync(self) -> SyncWork:
+    def collect_sync(self, most: int | None = None) -> SyncWork:
         """Sync the one file."""
         self._syncing.append([self._end, self._end])
         return SyncWork(self._end, [self._store.file])

@@ -1,0 +1,34 @@
+"""When an append begins a new segment.
+
+RULES    1. A segment is rolled before an append that would make it larger than `segment_bytes`, whose times lie more
+            than `segment_ms` (less the jitter) behind the first batch's, when an index is full, or when an offset
+            would not fit a relative one. The first batch of an empty segment never rolls by size.
+NOT HERE Rolling (segment_engine.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage.engine import BatchInfo
+from storage.log_config import LogConfig
+from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+
+
+def must_roll(
+    segment: Segment, size: int, batches: Sequence[BatchInfo], wall_ms: int, config: LogConfig, roll_ms: int
+) -> bool:
+    """Whether batches of `size` bytes do not belong into the active segment any more; `roll_ms`: how long it may be active."""
+    reserved = segment.reserved
+    if segment.created_ms < 0:
+        segment.created_ms = wall_ms
+    if not reserved:
+        return batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET and batches[0][2] > segment.base_offset
+    if reserved + size > config.segment_bytes or batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET:
+        return True
+    first_timestamp = segment.first_timestamp
+    if first_timestamp >= 0:
+        waited_ms = (batches[0][4] if len(batches) == 1 else max([b[4] for b in batches])) - first_timestamp
+    else:
+        waited_ms = wall_ms - segment.created_ms
+    return waited_ms > roll_ms or segment.has_full_index(config.segment_index_bytes)

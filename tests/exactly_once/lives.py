@@ -19,7 +19,7 @@ from typing import Self
 from tests.exactly_once.client import FAILED
 
 ROOT = Path(__file__).parents[2]
-END_S = 30
+END_S = 60
 
 Command = Callable[[int], list[str]]
 """The command line of the life with this number."""
@@ -131,7 +131,8 @@ class Lives:
     def end(self, *names: str) -> None:
         """Have some of them finish."""
         for name in names:
-            self.programs.pop(name).end()
+            self.programs[name].end()
+            del self.programs[name]
 
     def told(self) -> dict[str, int]:
         """How many kills, and how many failures there were."""

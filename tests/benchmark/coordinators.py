@@ -11,7 +11,9 @@ TxnOffsetCommit, one EndTxn, each when the one before is answered; over one conn
 id and a group each. Both brokers run all the time with their stock settings; each load goes to one of them and then to the
 other, the first one changing from round to round.
 
-What belongs here too, as a row of `LOADS`: commits of offsets, and how long a group takes to be joined.
+Commits are of one offset each, one behind the other on each connection, each connection for a group of its own. In a
+rebalance all members of a classic group join anew at the same time and are given their shares; of the consumer protocol as
+many members as there are partitions join a new group, and beat until each is in the last epoch with a partition.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from tests.benchmark.load import groups
+from tests.benchmark.load.catalogue import SMALL_INDEXES
 from tests.benchmark.load.meter import Outcome
 from tests.benchmark.load.raw import create_topic
 from tests.benchmark.load.site import Site, running
@@ -58,11 +62,47 @@ def transacting(partitions: int, count: int, at_a_time: int = 1) -> Load:
     return Load(name, run, {"transactions/s": 1.0, "p99 ms": 1.0})
 
 
+def committing(count: int, at_a_time: int = 1) -> Load:
+    """Commits of single offsets."""
+
+    def run(site: Site, name: str, part: float) -> Outcome:
+        with RawClient(site.bootstrap) as client:
+            create_topic(client, name, 1)
+        return groups.commits(site, name, int(count * part), at_a_time)
+
+    aims = {"commits/s": 1.0, "p50 us": 1.0, "p99 us": 1.0}
+    return Load(f"commits of offsets, {at_a_time} at a time", run, aims)
+
+
+def rebalancing(size: int) -> Load:
+    """A classic group in which all join anew."""
+
+    def run(site: Site, name: str, _part: float) -> Outcome:
+        return groups.rebalance(site, name, size)
+
+    return Load(f"rebalance of {size} classic members", run, {"ms": 1.0})
+
+
+def joining(size: int) -> Load:
+    """A consumer group that is joined."""
+
+    def run(site: Site, name: str, _part: float) -> Outcome:
+        with RawClient(site.bootstrap) as client:
+            create_topic(client, name, size, **SMALL_INDEXES)
+        return groups.joins(site, name, size)
+
+    return Load(f"{size} members join a consumer group", run, {"ms": 1.0})
+
+
 LOADS = (
     transacting(1, 1000),
     transacting(10, 600),
     transacting(1, 400, at_a_time=8),
     transacting(10, 200, at_a_time=8),
+    committing(10_000),
+    committing(4_000, at_a_time=8),
+    rebalancing(500),
+    joining(500),
 )
 
 

@@ -18,7 +18,7 @@ OURS, THEIRS = "Barnabas", "Apache Kafka"
 QUANTILES = (0.01, 0.05, *(n / 10 for n in range(1, 10)), 0.95, 0.97, 0.98, 0.99, 0.993, 0.995, 0.997, 0.998, 0.999)
 """What is kept of many latencies."""
 NO_AIMS: Mapping[str, float] = MappingProxyType({})
-_RATES = frozenset({"MB/s", "records/s", "transactions/s"})
+_RATES = frozenset({"MB/s", "records/s", "transactions/s", "commits/s"})
 """Figures of which more is better."""
 
 

@@ -20,7 +20,13 @@ from protocol.compression import Compression
 from protocol.errors import KafkaError
 from protocol.primitives import uuid_text
 from protocol.records import Record
-from replication.formatting import BOOTSTRAP_CHECKPOINT, META_PROPERTIES, QUORUM_STATE
+from replication.formatting import (
+    BOOTSTRAP_CHECKPOINT,
+    META_PROPERTIES,
+    QUORUM_STATE,
+    UnusableDirectory,
+    read_meta_properties,
+)
 from replication.metadata_records import snapshot_name
 from storage.checkpoints import (
     HIGH_WATERMARKS,
@@ -126,7 +132,13 @@ def _snapshot(disk: Disk, path: str, name: str, options: Options) -> Iterator[Ro
             yield {"type": "bootstrapSnapshot"}
         else:
             yield {"type": "snapshot", "endOffset": stands_for.end_offset, "epoch": stands_for.leader_epoch}
-        yield from _batches(disk, path, options)
+        control: list[bool] = []  # of the first batch and the last: whether they hold header and footer
+        for row in _batches(disk, path, options):
+            if row["type"] == "batch":
+                control = [*control[:1], row["isControl"]]
+            yield row
+        if options.max_bytes is None and control != [True, True]:
+            yield problem(f"{path} is not whole: it lacks its header or its footer.")
 
     return found()
 
@@ -373,11 +385,15 @@ def _properties(disk: Disk, path: str, name: str, options: Options) -> Iterator[
         if line.strip() and not line.startswith("#"):
             key, _, value = line.partition("=")
             yield {"type": "property", "name": key.strip(), "value": value.strip().replace("\\", "")}
+    try:
+        read_meta_properties(disk, os.path.dirname(path) or ".")
+    except UnusableDirectory as error:
+        yield problem(str(error))
 
 
 def _json(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001
     data = disk.read(path)
-    if not data:
+    if not data and name == CLEAN_SHUTDOWN:  # as an older Kafka leaves it
         return
     try:
         yield {"type": "json", "content": json.loads(data)}

@@ -55,7 +55,7 @@ def test_small_files_are_shown_too(tmp_path: Path, written: Path, capsys: pytest
     write_offsets(disk, f"{tmp_path}/recovery-point-offset-checkpoint", {("t", 0): 3})
     write_epochs(disk, f"{written}/leader-epoch-checkpoint", [(0, 0), (4, 2)])
     write_topic_id(disk, f"{written}/partition.metadata", bytes(range(16)))
-    (tmp_path / "meta.properties").write_text("#\n#date\nnode.id=1\ncluster.id=a\\=b\n")
+    (tmp_path / "meta.properties").write_text("#\n#date\nversion=1\nnode.id=1\ncluster.id=a\\=b\n")
     (tmp_path / "quorum-state").write_text('{"leaderId":1,"leaderEpoch":2}')
     found = dumped(
         capsys,
@@ -72,6 +72,7 @@ def test_small_files_are_shown_too(tmp_path: Path, written: Path, capsys: pytest
         {"type": "leaderEpoch", "epoch": 0, "startOffset": 0},
         {"type": "leaderEpoch", "epoch": 4, "startOffset": 2},
         {"type": "partitionMetadata", "topicId": "AAECAwQFBgcICQoLDA0ODw"},
+        {"type": "property", "name": "version", "value": "1"},
         {"type": "property", "name": "node.id", "value": "1"},
         {"type": "property", "name": "cluster.id", "value": "a=b"},
         {"type": "json", "content": {"leaderId": 1, "leaderEpoch": 2}},
@@ -84,7 +85,7 @@ def test_every_row_has_a_line(tmp_path: Path, written: Path, capsys: pytest.Capt
     """No kind of file is known to JSON only."""
     write_offsets(Disk(), f"{tmp_path}/recovery-point-offset-checkpoint", {("t", 0): 3})
     (tmp_path / "quorum-state").write_text('{"leaderId":1}')
-    (tmp_path / "meta.properties").write_text("node.id=1\n")
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=a\n")
     names = [*written.iterdir(), *(path for path in tmp_path.iterdir() if path.is_file())]
     assert main(["dump-log", "--deep-iteration", *map(str, names)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -104,6 +105,35 @@ def test_a_file_that_cannot_be_shown_is_a_sentence(
     assert shown.err.count("\n") == 1
     assert str(tmp_path / name) in shown.err
     assert "baseOffset: 2" in shown.out
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe = \0", b"{}"], ids=["empty", "rubbish", "another kind"])
+@pytest.mark.parametrize("name", ["meta.properties", "quorum-state", "00000000000000000007-0000000001.checkpoint"])
+def test_a_small_file_that_is_not_whole_is_a_problem(
+    name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A start refuses it, or passes it over."""
+    (tmp_path / name).write_bytes(content)
+    is_json = (name, content) == ("quorum-state", b"{}")
+    assert main(["dump-log", str(tmp_path / name)]) == (0 if is_json else 1)
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"barnabas: {tmp_path / name}") != is_json
+
+
+def test_a_snapshot_of_the_metadata_without_its_end_is_a_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cut where a batch ends, so that nothing is wrong with what is left."""
+    header, footer = (BatchBuilder(control=True) for _ in range(2))
+    data = BatchBuilder()
+    for builder in (header, data, footer):
+        builder.append(0, b"\0\0\0\0", b"")
+    batches = [bytes(builder.build()) for builder in (header, data, footer)]
+    path = tmp_path / "00000000000000000007-0000000001.checkpoint"
+    for count in (3, 2, 1):
+        path.write_bytes(b"".join(batches[:count]))
+        assert main(["dump-log", str(path)]) == (0 if count == 3 else 1), count
+        assert ("lacks its header or its footer" in capsys.readouterr().err) is (count < 3)
 
 
 def test_no_file_at_all_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

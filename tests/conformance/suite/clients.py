@@ -87,7 +87,7 @@ def _java(version: str) -> Callable[[], list[str]]:
             raise NotHere(reason)
         compiler = _tool("javac", "a JDK 17")
         jars = _jars(version)
-        sources = sorted((HERE / "java").glob("*.java"))
+        sources = sorted((HERE / "java" / "driver").glob("*.java"))
         classes = CACHE / f"java-{version}-{_digest(sources)}"
         if not classes.exists():
             with _to_be(classes) as folder:
@@ -105,7 +105,7 @@ def _jars(version: str) -> str:
     older = CACHE / f"kafka-clients-{version}"
     if not older.exists():
         with _to_be(older) as folder:
-            pom = shutil.copy(HERE / "java" / "pom.xml", folder / "pom.xml")
+            pom = shutil.copy(HERE / "java" / "driver" / "pom.xml", folder / "pom.xml")
             maven = [_tool("mvn", "Maven"), "-q", "-B", "-Dstyle.color=never", "-f", str(pom), COPY]
             _run([*maven, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"], folder)
     return ":".join([str(older / "*"), *map(str, sorted(libs.glob("jackson-*.jar")))])
@@ -126,6 +126,26 @@ def _node(program: str) -> Callable[[], list[str]]:
         return [node, str(made / program)]
 
     return command
+
+
+def _rust() -> list[str]:
+    """Built where no Cargo.lock is left beside our sources; cargo knows what is up to date."""
+    cargo = _tool("cargo", "Rust")
+    _tool("cc", "a C compiler: librdkafka is built from source")
+    workshop = CACHE / "rust"
+    shutil.copytree(HERE / "rust", workshop, dirs_exist_ok=True, copy_function=_copy_news)
+    _run([cargo, "build", "--quiet", "--release"], workshop)
+    return [str(workshop / "target" / "release" / "barnabas-conformance")]
+
+
+def _copy_news(source: str, target: str) -> None:
+    """Leave alone what is the same: cargo looks at times."""
+    if not Path(target).exists() or Path(source).read_bytes() != Path(target).read_bytes():
+        shutil.copy(source, target)
+
+
+def _is_rust_built() -> bool:
+    return (CACHE / "rust" / "target" / "release" / "barnabas-conformance").exists()
 
 
 @contextlib.contextmanager
@@ -153,4 +173,5 @@ CLIENTS = (
     Client("kafkajs", "Node", _node("kafkajs.mjs")),
     Client("franz-go", "Go", _go("franz-go")),
     Client("sarama", "Go", _go("sarama")),
+    Client("rdkafka", "Rust", _rust, _is_rust_built),
 )

@@ -1,5 +1,5 @@
 // Apache Kafka's Java clients behind the verbs of the conformance suite: lines of JSON in and out.
-// The format and the verbs: ../suite/steps.py. It compiles against kafka-clients 3.9 and 4.3.
+// The format and the verbs: ../../suite/steps.py. It compiles against kafka-clients 3.9 and 4.3.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from broker.coordinators.classic_group import (
@@ -27,7 +26,6 @@ from broker.coordinators.consumer_group import ClassicSide, ConsumerGroup, Consu
 from broker.coordinators.consumer_groups import ConsumerGroups, find_member
 from broker.coordinators.consumer_settings import MigrationPolicy
 from broker.coordinators.embedded_protocol import by_topic_id, read_subscription, write_assignment
-from broker.coordinators.member_deadlines import MemberDeadlines
 from broker.coordinators.member_progress import Joined, MemberProgress, forget_check
 from broker.coordinators.migration import Migration
 from broker.coordinators.rebalance import NOTHING, Caller, Decision
@@ -74,13 +72,6 @@ class ClassicMembers:
         self._consumers = consumers
         self._progress = progress
         self._migration = migration
-        self._joins = MemberDeadlines(host, partial(consumers.fence, why="it did not join again in time"))
-        self._syncs = MemberDeadlines(host, partial(consumers.fence, why="it did not sync in time"))
-
-    def close(self) -> None:
-        """Somebody else coordinates these groups now."""
-        self._joins.close()
-        self._syncs.close()
 
     # ---- join
 
@@ -149,9 +140,9 @@ class ClassicMembers:
         """It has joined, and has its time to sync."""
         assert member.classic is not None, "a classic member"
         member_id = member.member_id
-        self._joins.forget(group_id, member_id)
+        self._consumers.joins.forget(group_id, member_id)
         self._consumers.sessions.start(group_id, member_id, member.classic.session_timeout_ms)
-        self._syncs.start(group_id, member_id, member.rebalance_timeout_ms)
+        self._consumers.syncs.start(group_id, member_id, member.rebalance_timeout_ms)
 
     def _downgrade(
         self,
@@ -171,17 +162,9 @@ class ClassicMembers:
         def settle(error: ErrorCode) -> None:
             self._migration.downgraded(classic, error)
             forget_check(group, error)
-            if error is _NONE:
-                self._forget(group)
             reply(_joined(new) if error is _NONE else refused_join(NO_MEMBER_ID, coordinator_error(error)))
 
         return CoordinatorDecision([*records, *more], None, settle=settle)
-
-    def _forget(self, group: ConsumerGroup) -> None:
-        """The group is no consumer group any more: nothing of it may come due."""
-        for member_id in group.members:
-            self._joins.forget(group.group_id, member_id)
-            self._syncs.forget(group.group_id, member_id)
 
     # ---- sync
 
@@ -203,7 +186,7 @@ class ClassicMembers:
 
         def settle(error: ErrorCode) -> None:
             if error is _NONE:
-                self._syncs.forget(group.group_id, member.member_id)
+                self._consumers.syncs.forget(group.group_id, member.member_id)
                 self._consumers.sessions.start(group.group_id, member.member_id, session_timeout_ms)
             reply(response if error is _NONE else SyncGroupResponse(error_code=coordinator_error(error)))
 
@@ -246,7 +229,7 @@ class ClassicMembers:
         return ErrorCode.REBALANCE_IN_PROGRESS
 
     def _expect_join(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        self._joins.start_if_absent(group.group_id, member.member_id, member.rebalance_timeout_ms)
+        self._consumers.joins.start_if_absent(group.group_id, member.member_id, member.rebalance_timeout_ms)
 
     # ---- leave
 

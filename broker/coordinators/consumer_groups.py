@@ -88,6 +88,10 @@ class ConsumerGroups:
         self.sessions = MemberDeadlines(host, partial(self.fence, why="its session is over"))
         late = "it did not give up its partitions in time"
         self._revocations = MemberDeadlines(host, partial(self.fence, why=late))
+        self.joins = MemberDeadlines(host, partial(self.fence, why="it did not join again in time"))
+        """Of classic members that were asked to."""
+        self.syncs = MemberDeadlines(host, partial(self.fence, why="it did not sync in time"))
+        """Of classic members that have joined."""
 
     # ---- heartbeat
 
@@ -124,8 +128,10 @@ class ConsumerGroups:
         if classic is not None:
             _log.info("group %s becomes a consumer group", group_id)
             answer_all(classic, ErrorCode.REBALANCE_IN_PROGRESS)
-            for member in classic.members.values():
-                self.sessions.start(group_id, member.member_id, member.session_timeout_ms)
+            for member_id, member in classic.members.items():
+                self.sessions.start(group_id, member_id, member.session_timeout_ms)
+                self.joins.forget(group_id, member_id)  # those that ran when the group was a consumer group before
+                self.syncs.forget(group_id, member_id)
 
     def _answer(
         self, request: ConsumerGroupHeartbeatRequest, old: ConsumerMember, moved: ConsumerMember
@@ -283,8 +289,8 @@ class ConsumerGroups:
 
     def close(self) -> None:
         """Somebody else coordinates these groups now."""
-        self.sessions.close()
-        self._revocations.close()
+        for deadlines in (self.sessions, self._revocations, self.joins, self.syncs):
+            deadlines.close()
 
 
 def _described(

@@ -449,7 +449,6 @@ class GroupCoordinator:
             self._rebalancer.bury(group)
         self.groups.clear()
         self._consumers.close()
-        self._classic_members.close()
         self.consumer_groups.clear()
 
 

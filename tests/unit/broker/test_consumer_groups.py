@@ -162,6 +162,20 @@ def test_a_group_without_a_generation_becomes_a_consumer_group_too() -> None:
     assert join(made, told.member_id).generation_id == beat(made, "b", 1).member_epoch
 
 
+def test_what_a_classic_member_owed_a_consumer_group_is_forgotten_with_it() -> None:
+    """consumer_groups.py rule 3: the time to sync does not run on into the next consumer group of the same members."""
+    made = world()
+    first = join(made, "").member_id
+    beat(made, "b")
+    join(made, first)  # has 10 s to sync, and then need not
+    beat(made, "b", -1)
+    made.advance(5_000)
+    generation = join(made, first).generation_id
+    assert beat(made, "b").error_code == 0
+    made.advance(6_000)
+    assert heartbeat(made, first, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
 def joining(member_id: str) -> JoinGroupRequest:
     metadata = b"\0\0" + encode(ConsumerProtocolSubscription(topics=["t"]), 0)
     return JoinGroupRequest(

@@ -344,6 +344,7 @@ class OpenableLog:
     def go_offline(self) -> None:
         """Refuse every use from now on, and write nothing any more."""
         self.is_offline = True
+        self._opening = None  # else what the thread opens would keep itself
         if self._engine is not None:
             self._appends.give_up()
             self._let_go()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from protocol.errors import ErrorCode
@@ -249,3 +251,20 @@ def test_a_failing_disk_is_told_by_the_thread(tmp_path):
     (tmp_path / "t-0").rename(tmp_path / "elsewhere")
     with pytest.raises(StorageError):
         blocked.run()
+
+
+def test_a_log_deleted_while_a_thread_opens_it_keeps_no_file_open(tmp_path):
+    """Nobody is told of what the thread has opened; it goes at once, not with the next collection of garbage."""
+    disk = ColdDisk()
+    log = filled(tmp_path, disk)
+    before = disk.open_files
+    gc.disable()
+    try:
+        try:
+            regions(log, 0)
+        except WouldBlock as blocked:
+            blocked.run()
+            log.delete()
+        assert disk.open_files == before
+    finally:
+        gc.enable()

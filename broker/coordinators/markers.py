@@ -48,16 +48,19 @@ class LocalMarkers:
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
         """Write a marker into some partitions; those that are no more count as done."""
+        batch = self._batch(marker)
         for key in partitions:
             topic = self._replicas.image.topics_by_name.get(key[0])
             if topic is None or key[1] not in topic.partitions:
                 done(key, _NONE)
             else:
-                self.write_one(marker, key, partial(done, key))
+                self._write(marker, bytearray(batch), key, partial(done, key))
 
     def write_one(self, marker: Marker, key: TopicPartition, done: MarkerReport) -> None:
         """Write a marker into one partition."""
+        self._write(marker, self._batch(marker), key, done)
 
+    def _write(self, marker: Marker, batch: bytearray, key: TopicPartition, done: MarkerReport) -> None:
         def write(partition: Partition | ErrorCode) -> None:
             if not isinstance(partition, Partition):
                 done(partition)
@@ -66,9 +69,9 @@ class LocalMarkers:
             else:
                 self._admission.ends(key, marker.producer_id)
                 if key[0] == OFFSETS_TOPIC:
-                    self._end_in_group(marker, key[1], done)
+                    self._end_in_group(marker, batch, key[1], done)
                 else:
-                    self._append(marker, key, done)
+                    self._append(batch, key, done)
 
         when_open(self._replicas, key, write)
 
@@ -81,25 +84,25 @@ class LocalMarkers:
             timestamp_ms=self._clock.wall_ms(),
         )
 
-    def _append(self, marker: Marker, key: TopicPartition, done: MarkerReport) -> None:
+    def _append(self, batch: bytearray, key: TopicPartition, done: MarkerReport) -> None:
         def report(code: ErrorCode, _info: AppendInfo | None, _error: KafkaError | None) -> None:
             done(code)
 
         self._replicas.append(
             *key,
-            self._batch(marker),
+            batch,
             acks=ACKS_ALL,
             wall_ms=self._clock.wall_ms(),
             done=report,
             origin=Origin.COORDINATOR,
         )
 
-    def _end_in_group(self, marker: Marker, index: int, done: MarkerReport) -> None:
+    def _end_in_group(self, marker: Marker, batch: bytearray, index: int, done: MarkerReport) -> None:
         shard = self._groups.shards.get(index)
         if shard is None or shard.state is not ShardState.ACTIVE:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER if shard is None else shard.state.value)
             return
-        commit = shard.end_transaction(self._batch(marker), marker.producer_id, is_commit=marker.is_commit)
+        commit = shard.end_transaction(batch, marker.producer_id, is_commit=marker.is_commit)
         commit.then(done)
 
 

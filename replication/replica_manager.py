@@ -16,7 +16,7 @@ RULES    1. What is here follows from the metadata image alone: `apply` makes, c
          7. A full disk is no failure: what was begun waits for room, and so does what coordinators write; clients'
             appends are refused meanwhile.
          8. A new log of which records are synced before they are acknowledged is opened, and its names are made durable,
-            before anybody writes to it; one after the other, behind which nobody waits.
+            before anybody writes to it; one after the other, behind which nobody waits, and then together.
 NOT HERE Waiting for data (`purgatory.py` and the fetch handler), what one partition decides (`partition.py`).
 """
 
@@ -94,6 +94,7 @@ class ReplicaManager:
         self._waiting_appends: dict[Partition, deque[Append]] = {}
         self._reading: dict[WouldBlock[Any], list[Callable[[], None]]] = {}
         self._not_ready: deque[Partition] = deque()  # new ones (rule 8), of which the first is being opened
+        self._opened: list[Partition] = []  # those before it, which are synced together
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
         log_manager.later, log_manager.name_later = self._change_later, self._name_later
         # News upward (seam 12), set by the composition root.
@@ -389,13 +390,13 @@ class ReplicaManager:
         self._worker.sync(partition.log.directory, sync.begin, sync.done)
 
     def _make_ready(self) -> None:
-        """Open the first of the new logs, and go on with the next when the disk has answered."""
+        """Open the first of the new logs, and go on with the next when the disk has answered; sync all of them then."""
         while self._not_ready:
             partition = self._not_ready[0]
             try:
                 if partition.is_leader and not self.is_crowded:
                     partition.settle(may_block=False)
-                    self.sync(partition)
+                    self._opened.append(partition)
             except WouldBlock as blocked:
                 self.await_disk(partition, blocked, self._make_ready)
                 return
@@ -404,6 +405,9 @@ class ReplicaManager:
             except KafkaError as refusal:  # which whoever uses it is told too
                 _log.warning("%s cannot be opened: %s", partition.log.name, refusal.message or refusal.code.name)
             self._not_ready.popleft()
+        opened, self._opened = self._opened, []
+        for partition in opened:
+            self.sync(partition)
 
     # ------------------------------------------------------------ reading
     @property

@@ -36,7 +36,7 @@ def test_any_other_topic_is_opened_when_it_is_used(tmp_path: Path) -> None:
 
 
 def test_one_is_opened_at_a_time(tmp_path: Path) -> None:
-    """Who reads something in the same directory waits for one of a thousand."""
+    """Who reads something in the same directory waits for one of a thousand; the syncs share their rounds."""
     worker = HeldWorker()
     worker.holds_reads = True
     world = World(tmp_path, worker=worker)
@@ -44,6 +44,7 @@ def test_one_is_opened_at_a_time(tmp_path: Path) -> None:
     for count in range(3):
         assert opened(world, 3) == list(range(count))
         assert len(worker.reads) == 1
+        assert worker.syncs == []  # they are synced together
         worker.let_read()
     assert opened(world, 3) == [0, 1, 2]
     assert worker.reads == []

@@ -42,10 +42,8 @@ from tests.unit.broker.test_runtime import commit_request, join_request
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 QUICK = [
-    *(
-        f"groups/{name}"
-        for name in ("deleting_offsets", "joining", "offsets", "refusals", "static_members", "versions", "votes")
-    ),
+    *(f"groups/{name}" for name in ("deleting_offsets", "joining", "leaving", "offsets", "refusals", "static_members")),
+    *(f"groups/{name}" for name in ("static_rebalances", "versions", "votes")),
     *(
         f"consumer_groups/{name}"
         for name in ("joining", "offsets", "refusals", "regexes", "static_members", "timeouts")

@@ -1,17 +1,19 @@
 """A program that consumes, transforms, produces and commits its offsets with it, as a member of a group: SOURCE TARGET GROUP.
 
 RULES    1. What lies in a partition of the source goes into that of the target, in its order.
-         2. After an abort it goes on where the group has committed.
+         2. Now and then it aborts what is ready to be committed. After an abort it goes on where the group has committed.
 """
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import confluent_kafka
 
 from tests.exactly_once.client import CALL_S, QUICK, Client, Producer, run
 
+ABORTED = 0.1
 AT_MOST = 20
 POLL_S = 0.1
 SESSION_MS = 3000
@@ -25,6 +27,7 @@ def transformed(value: str) -> str:
 def carry(client: Client) -> None:
     """Carry until it is asked to end."""
     source, target, group = client.arguments
+    dice = random.Random(f"{client.name}-{client.life}")
     note = client.history.note
     consumer = confluent_kafka.Consumer(
         {
@@ -50,7 +53,7 @@ def carry(client: Client) -> None:
             note("polled", "", source, one.partition(), one.offset(), value)
             producer.send(target, one.partition(), transformed(value))
         offsets = consumer.position(consumer.assignment())
-        if not producer.commit(offsets, consumer.consumer_group_metadata()):
+        if not producer.commit(offsets, consumer.consumer_group_metadata(), regrets=dice.random() < ABORTED):
             rewind(consumer)
             assigned(consumer, consumer.assignment())
     consumer.close()

@@ -78,11 +78,17 @@ class Producer:
         self._note("sends", transaction, topic, partition, -1, value)
         self._producer.produce(topic, value, partition=partition, on_delivery=delivered)
 
-    def commit(self, offsets: list[Any] | None = None, group: Any = None) -> bool:
-        """Commit, with the offsets of a group; whether it came to that, or was aborted."""
+    def commit(self, offsets: list[Any] | None = None, group: Any = None, *, regrets: bool = False) -> bool:
+        """Commit, with the offsets of a group; whether it came to that, or was aborted.
+
+        Who `regrets` aborts when all is ready to be committed.
+        """
         try:
             if offsets is not None:
                 self._again(lambda: self._producer.send_offsets_to_transaction(offsets, group, CALL_S))
+            if regrets:
+                self.abort()
+                return False
             self._note("commits", self._transaction)
             self._again(lambda: self._producer.commit_transaction(CALL_S))
         except confluent_kafka.KafkaException as error:

@@ -45,6 +45,7 @@ from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ReceivedMetrics
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 from replication.controller.controller import Controller
+from replication.deadlines import Deadlines
 from replication.formatting import new_uuid
 from replication.image import MetadataImage
 from replication.purgatory import Purgatory
@@ -109,7 +110,7 @@ def client_apis(
             *TransactionalOffsetsHandler(groups, admission, image, authorizer).routes(),
             *transacting.routes(),
             *PartitionTransactionsHandler(replicas, markers, authorizer).routes(),
-            *_admin(config, controller, authorizer).routes(),
+            *_admin(config, controller, authorizer, purgatory.deadlines).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
             *ClusterHandlers(controller, authorizer).routes(),
             *UserHandlers(controller, authorizer).routes(),
@@ -120,20 +121,24 @@ def client_apis(
     )
 
 
-def controller_apis(config: BrokerConfig, controller: Controller, authorizer: Authorizer) -> Router:
+def controller_apis(
+    config: BrokerConfig, controller: Controller, authorizer: Authorizer, deadlines: Deadlines
+) -> Router:
     """The table of a listener that the cluster's other nodes connect to."""
     return ApiVersionsHandler(controller).table_of(
         [
             *ControllerHandlers(controller, authorizer).routes(),
             *ClusterHandlers(controller, authorizer).routes(),
-            *_admin(config, controller, authorizer).routes(),
+            *_admin(config, controller, authorizer, deadlines).routes(),
         ]
     )
 
 
-def _admin(config: BrokerConfig, controller: Controller, authorizer: Authorizer) -> AdminHandlers:
+def _admin(config: BrokerConfig, controller: Controller, authorizer: Authorizer, deadlines: Deadlines) -> AdminHandlers:
     can_delete = bool(config.value("delete.topic.enable"))
-    return AdminHandlers(controller, lambda: controller.image, authorizer, deletion_enabled=can_delete)
+    return AdminHandlers(
+        controller, lambda: controller.image, authorizer, deletion_enabled=can_delete, deadlines=deadlines
+    )
 
 
 def _offsets_topic(config: BrokerConfig) -> CreatableTopic:

@@ -362,7 +362,7 @@ class Server:
         wildcards = frozenset(
             e.name for e in config.listeners if e.is_wildcard and e.name not in config.advertised_listeners
         )
-        self._controller_dispatcher.serve(controller_apis(config, self._controller, self._authorizer))
+        self._controller_dispatcher.serve(controller_apis(config, self._controller, self._authorizer, self._deadlines))
         self._dispatcher.serve(
             client_apis(
                 config,

@@ -19,9 +19,10 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from broker.lanes import Job, Lane, attempt, is_full, tell
+from broker.lanes import ROOM_S, Job, Lane, attempt, is_full, tell
 from broker.sync_rounds import SyncRounds
 from replication.work import Begin, Done, Run
+from storage.disk import StorageError
 
 INLINE_BYTES = 1024 * 1024
 """Larger writes go to the thread: copying them takes the better part of a millisecond."""
@@ -38,12 +39,30 @@ QUICK_IN_A_ROW = 16
 """So many quick writes of the thread bring the directory back in line."""
 
 
+class _AwaitsRoom:
+    """Whom to tell of a job that found no room."""
+
+    __slots__ = ("_done", "_lane")
+
+    def __init__(self, lane: _ReaderLane, done: Done) -> None:
+        self._lane = lane
+        self._done = done
+
+    def __call__(self, error: StorageError | None) -> None:
+        self._lane.on_room(True)
+        self._done(error)
+
+
 class _ReaderLane(Lane):
-    """A few threads that take from one queue, one job at a time, and are never far ahead of the loop."""
+    """A few threads that take from one queue, one job at a time, and are never far ahead of the loop.
+
+    What finds no room on a full disk, as the opening of a log may, is put aside and tried again: no thread waits for it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         super().__init__(loop, name)
         self._backlog: deque[Job] = deque()
+        self._aside: list[Job] = []
 
     def put(self, run: Run, done: Done) -> None:
         if self.waiting >= len(self._threads) < READERS:
@@ -56,20 +75,47 @@ class _ReaderLane(Lane):
 
     def stop(self) -> None:
         """Finish what is queued and end the threads."""
+        self.wait_no_longer()
+        self._try_again()
         while self._backlog:
             self._queue.put(self._backlog.popleft())
         super().stop()
 
     def _report(self, reports: list[tuple[Done, Exception | None]]) -> None:
         for _ in reports:
-            if self._backlog:
-                self._queue.put(self._backlog.popleft())
+            self._take_from_backlog()
         super()._report(reports)
+
+    def _take_from_backlog(self) -> None:
+        if self._backlog:
+            self._queue.put(self._backlog.popleft())
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
-            self._do([job])
-            del job  # it holds files open, and the next one may be long in coming
+            run, done = job
+            error = attempt(run)
+            if is_full(error) and not self._is_over.is_set():
+                self._loop.call_soon_threadsafe(self._put_aside, job)
+            else:
+                self._loop.call_soon_threadsafe(self._report, [(done, error)])
+            del job, run, done  # it holds files open, and the next one may be long in coming
+
+    def _put_aside(self, job: Job) -> None:
+        """Let others go on (on the loop)."""
+        run, done = job
+        if not isinstance(done, _AwaitsRoom):
+            self.on_room(False)
+            done = _AwaitsRoom(self, done)
+        if not self._aside:
+            self._loop.call_later(ROOM_S, self._try_again)
+        self._aside.append((run, done))
+        self.waiting -= 1
+        self._take_from_backlog()
+
+    def _try_again(self) -> None:
+        aside, self._aside = self._aside, []
+        for run, done in aside:
+            self.put(run, done)
 
 
 class _WriterLane(Lane):

@@ -29,13 +29,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from replication.file_changes import FileChanges
 from replication.image import Changes, MetadataImage, PartitionState, ResourceType, TopicImage
 from replication.partition import FetchPosition, Partition, Reader
 from replication.partition_sync import PartitionSync
 from replication.purgatory import Purgatory
 from replication.work import Worker
 from storage.blocking import WouldBlock
-from storage.changes import Change
 from storage.disk import StorageError
 from storage.log import AppendInfo, Log, Origin, PreparedAppend, ReadInfo
 from storage.log_config import LogConfig, log_config
@@ -89,14 +89,12 @@ class ReplicaManager:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._failed: set[tuple[str, int]] = set()
         self._has_begun = False  # the first image has been followed: what comes later is new
-        self.full_directories: set[str] = set()
-        """Log directories that are full at the moment: appends are refused."""
         self._waiting_appends: dict[Partition, deque[Append]] = {}
         self._reading: dict[WouldBlock[Any], list[Callable[[], None]]] = {}
         self._not_ready: deque[Partition] = deque()  # new ones (rule 8), of which the first is being opened
         self._opened: list[Partition] = []  # those before it, which are synced together
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
-        log_manager.later, log_manager.name_later = self._change_later, self._name_later
+        FileChanges(log_manager, worker, self.directory_failed)
         # News upward (seam 12), set by the composition root.
         self.on_leadership: Callable[[Partition], None] | None = None
         self.on_isr_wanted: Callable[[Partition, tuple[int, ...]], None] | None = None
@@ -276,7 +274,7 @@ class ReplicaManager:
             done(error.code, None, error)
             return
         append = Append(records, acks, wall_ms, done, origin)
-        if origin == Origin.CLIENT and partition.log.directory in self.full_directories:
+        if origin == Origin.CLIENT and partition.log.room.is_full:
             done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
             return
         waiting = self._waiting_appends.get(partition)
@@ -542,24 +540,13 @@ class ReplicaManager:
     # ------------------------------------------------------------ news from storage
     def room_changed(self, directory: str, has_room: bool) -> None:  # noqa: FBT001
         """A log directory is full, or has room again (rule 7)."""
+        room = self._log_manager.rooms.get(directory)
+        if room is not None:  # else only the metadata log lies there
+            room.is_full = not has_room
         if has_room:
-            self.full_directories.discard(directory)
             _log.warning("log directory %s has room again", directory)
         else:
-            self.full_directories.add(directory)
             _log.error("log directory %s is full: appends are refused until there is room", directory)
-
-    def _change_later(self, directory: str, change: Change) -> None:
-        """Change files in the order of the writes to their directory (rule 2)."""
-        self._worker.write(directory, 0, change, partial(self._changed, directory))
-
-    def _name_later(self, directory: str, change: Change) -> None:
-        """Make or rename a partition's directory, in the order of such changes."""
-        self._worker.name(directory, change, partial(self._changed, directory))
-
-    def _changed(self, directory: str, error: StorageError | None) -> None:
-        if error is not None:
-            self.directory_failed(directory, error)
 
     def log_start_moved(self, topic: str, index: int) -> None:
         """Retention, or somebody's wish, has deleted the oldest records of a partition."""

@@ -305,8 +305,12 @@ class Engine(Protocol):
         """Drop everything and begin anew, empty, at `offset`."""
         ...
 
-    def trim(self, offset: int) -> list[str]:
+    def trim(self, offset: int, ahead: Later | None = None) -> list[str]:
         """Drop the segments that lie wholly before `offset`, but never the active one.
+
+        Args:
+            offset: where the log is to begin.
+            ahead: makes the changes before others that were handed in earlier: then no segment goes that these are about.
 
         Returns:
             Paths that are out of use, under another name already, for the caller to unlink after

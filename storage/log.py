@@ -13,6 +13,7 @@ NOT HERE Opening and closing it, making it durable (openable_log.py), the steps 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from protocol.errors import ErrorCode, KafkaError
@@ -333,8 +334,9 @@ class Log(OpenableLog):
             self._log_start_offset = log_start_offset
             self._epochs.trim(log_start_offset)
         oldest = engine.start_offset
-        doomed = engine.trim(self._log_start_offset)
-        self._snapshots.trim(engine.start_offset)
+        ahead = partial(self.change, later=self.room.later) if self.room.is_full else None
+        doomed = engine.trim(self._log_start_offset, ahead)
+        self._snapshots.trim(engine.start_offset, ahead)
         if engine.start_offset > oldest:
             self.doomed.append((wall_ms + self.config.file_delete_delay_ms, doomed))
 
@@ -342,14 +344,17 @@ class Log(OpenableLog):
         """Drop the oldest segments that are too old, too many or before the log's start, as the settings say.
 
         The active segment goes too when all of it has expired. Nothing goes at or above the high watermark, nor
-        while appends are under way. Whether as many went as may go at once, so that there may be more.
+        while appends are under way. Where the disk is full they wait for just this; then nothing new is begun.
+        Whether as many went as may go at once, so that there may be more.
         """
         engine = self.open()
         self._retention_due_ms = 0
-        if self._appends.are_under_way:
+        if self._appends.are_under_way and not self.room.is_full:
             return False
         bases = [segment.base_offset for segment in engine.segments(AT_A_TIME + 1)]
         end_offset = expired_end(engine, self.config, self._log_start_offset, self._high_watermark, wall_ms)
+        if self.room.is_full:
+            end_offset = min(end_offset, engine.segments()[-1].base_offset)
         if end_offset > engine.start_offset:
             if end_offset == engine.end_offset:
                 self.roll(wall_ms)

@@ -45,6 +45,7 @@ from storage.open_files import UNLIMITED, OpenFiles
 from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.partition_directory import DELETED, STRAY, aside_name, partition_of
 from storage.producers import DEFAULT_EXPIRATION_MS
+from storage.room import Room
 from storage.segments.segment_engine import SegmentEngine
 from storage.usage import Usage
 from storage.visits import Visits
@@ -126,6 +127,9 @@ class LogManager:
         """Makes changes of the files of logs in a log directory: at once, unless it is set."""
         self.name_later: Callable[[str, Change], None] = lambda _, change: change()
         """Makes and renames logs' directories: likewise."""
+        self.room_later: Callable[[str, Change], None] = lambda _, change: change()
+        """Makes changes of files that make room, while there is none: likewise."""
+        self.rooms = {path: Room(partial(self._make_room, path)) for path in directories}
         self.copies: dict[TopicPartition, Log] = {}
         """Of logs that are being moved, in their new directories (future_logs.py)."""
         self._interrupted: list[tuple[TopicPartition, str]] = []
@@ -380,6 +384,10 @@ class LogManager:
     def _look_after(self, log: Log) -> None:
         log.later = partial(self._change, log.directory)
         log.visits = self._visits
+        log.room = self.rooms[log.directory]
+
+    def _make_room(self, directory: str, change: Change) -> None:
+        self.room_later(directory, change)
 
     def _change(self, directory: str, change: Change) -> None:
         self.later(directory, change)
@@ -509,7 +517,8 @@ class LogManager:
     def retain(self, wall_ms: int) -> Iterator[Log]:
         """Drop what has expired, some of one log a step; a log that was not open is closed again."""
         for log in list(self.logs.values()):
-            if log.is_busy or not log.is_retention_due(wall_ms):
+            is_busy = log.is_in_use_elsewhere if log.room.is_full else log.is_busy
+            if is_busy or not log.is_retention_due(wall_ms):
                 continue
             was_open = log.is_open
             while has_more := self._retain_some(log, wall_ms, was_open=was_open):

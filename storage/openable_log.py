@@ -30,6 +30,7 @@ from storage.leader_epochs import UNDEFINED, LeaderEpochs
 from storage.log_config import LogConfig
 from storage.producers import ProducerState
 from storage.recovery import OpenParts, open_parts
+from storage.room import ROOMY
 from storage.snapshots import Snapshots
 from storage.syncs import SEGMENTS_AT_A_TIME, Sync
 from storage.visits import ALONE
@@ -57,7 +58,7 @@ class OpenableLog:
         "_high_watermark", "_is_clean", "_is_named_durably", "_log_start_offset", "_opening", "_pending",
         "_producers", "_recovery_point", "_refusal", "_retention_due_ms", "_settling", "_snapshots", "_topic_id",
         "_unflushed_since_ms", "config", "cuts", "directory", "doomed", "first_dirty_offset", "is_being_cleaned",
-        "is_offline", "is_spotless", "is_uncleanable", "later", "name", "partition", "path", "settled_end",
+        "is_offline", "is_spotless", "is_uncleanable", "later", "name", "partition", "path", "room", "settled_end",
         "topic", "visits",
     )  # fmt: skip
 
@@ -100,6 +101,7 @@ class OpenableLog:
         self.is_offline = False
         self.later: Later = at_once
         """Makes the changes of files that need not be made at this moment (changes.py)."""
+        self.room = ROOMY  # of its directory
         self.visits = ALONE
         """Who is at its files in other threads."""
         self._pending: set[object] = set()  # one for each change handed to `later` and not made yet
@@ -119,9 +121,8 @@ class OpenableLog:
         self.is_spotless = False
         """Whether there was nothing to compact when it was closed."""
         self._epoch_to_assign = UNDEFINED
-        self._unflushed_since_ms = -1
+        self._unflushed_since_ms = self._closed_end = -1
         self._retention_due_ms = 0
-        self._closed_end = -1
         self._opening: WouldBlock[OpenParts] | None = None  # under way in a thread
         self._refusal: KafkaError | None = None  # what that thread found instead of a log
         self._elsewhere: Elsewhere | None = None  # questions that threads answer
@@ -249,7 +250,12 @@ class OpenableLog:
     @property
     def is_busy(self) -> bool:
         """Whether it is better left alone at this moment: others are at its files, or it is offline."""
-        return self.is_offline or self._opening is not None or self.is_changing or self.is_being_cleaned
+        return self.is_in_use_elsewhere or self.is_changing
+
+    @property
+    def is_in_use_elsewhere(self) -> bool:
+        """Whether somebody else is at its files, or it is offline."""
+        return self.is_offline or self._opening is not None or self.is_being_cleaned
 
     @property
     def is_changing(self) -> bool:

@@ -75,9 +75,9 @@ class Snapshots:
         """Delete those behind the log's end."""
         self._delete([offset for offset in self.offsets if offset > end_offset], at_once)
 
-    def trim(self, start_offset: int) -> None:
-        """Delete those before the first segment."""
-        self._delete([offset for offset in self.offsets if offset < start_offset])
+    def trim(self, start_offset: int, ahead: Later | None = None) -> None:
+        """Delete those before the first segment; `ahead`: before changes that were handed in earlier."""
+        self._delete([offset for offset in self.offsets if offset < start_offset], ahead)
 
     def drop(self, offsets: Iterable[int]) -> None:
         """Delete those of segments that were made one with the one before."""

@@ -5,6 +5,8 @@ RULES    1. What is still to be written is written; then all files are synced, t
             behind its bytes, and a thousand new partitions cost two turns of the disk.
          2. A failure counts only while the log is in service: what was deleted meanwhile need not be durable.
          3. One log's failure says nothing of the others: what that means is for whoever asked.
+         4. Where nothing more can be written for want of room, the open files are synced and let go of all the same: what
+            was deleted meanwhile gives its room back only then. The rest is done when there is room.
 NOT HERE Which files (segments/durability.py, openable_log.py), how they are synced (disk.py).
 """
 
@@ -88,10 +90,16 @@ def sync_together(syncs: Sequence[Sync]) -> list[StorageError | None]:
     errors: list[StorageError | None] = [None] * len(syncs)
     files: list[list[File]] = [[] for _ in syncs]
     for place, sync in enumerate(syncs):
-        errors[place], files[place] = _attempt(sync.all_files, files[place])
+        error, files[place] = _attempt(sync.all_files, files[place])
+        if error is not None and error.is_full:
+            files[place] = list(sync.files)
+        errors[place] = error
     failures = disk.sync_together([file for some in files for file in some])
     for place, sync in enumerate(syncs):
-        errors[place] = errors[place] or next((failures[file] for file in files[place] if file in failures), None)
+        failure = next((failures[file] for file in files[place] if file in failures), None)
+        if errors[place] is not None and failure is None:
+            sync.files = ()
+        errors[place] = failure or errors[place]
         if errors[place] is None and sync.replaced:
             errors[place], _ = _attempt(sync.put_in_place, None)
     sound = [sync for place, sync in enumerate(syncs) if errors[place] is None and sync.names and sync.is_wanted()]

@@ -1,8 +1,9 @@
 """Changes to topics and settings: authorised here, decided by the controller (design D2).
 
 RULES    1. What the principal may not do is answered here and never reaches the controller.
-         2. The answer comes when the controller's records are committed and the partitions can be served; that the
-            client may have stopped waiting changes nothing.
+         2. The answer comes when the controller's records are committed and the partitions can be served. A request that
+            says how long it waits is told REQUEST_TIMED_OUT then, and what it asked for is done all the same, as with
+            Apache Kafka.
 NOT HERE What the controller decides (`replication/controller`), showing settings (`configs.py`).
 """
 
@@ -22,8 +23,10 @@ from protocol.messages.admin import (
     AlterConfigsResourceResponse,
     CreatableTopicResult,
     CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreatePartitionsTopicResult,
     CreateTopicsRequest,
+    CreateTopicsResponse,
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
@@ -33,7 +36,11 @@ from protocol.messages.admin import (
 )
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
+from replication.deadlines import Deadline, Deadlines
 from replication.image import MetadataImage, ResourceType
+
+_LATE = ErrorCode.REQUEST_TIMED_OUT
+_LATE_TEXT = "The request timed out."
 
 R = TypeVar("R", AlterConfigsResource, ReplacedConfigsResource)
 
@@ -48,11 +55,13 @@ class AdminHandlers:
         authorizer: Authorizer,
         *,
         deletion_enabled: bool,
+        deadlines: Deadlines,
     ) -> None:
         self._controller = controller
         self._image = image
         self._authorizer = authorizer
         self._deletion_enabled = deletion_enabled
+        self._deadlines = deadlines
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
@@ -82,7 +91,16 @@ class AdminHandlers:
                         )
                     )
             request.topics = allowed
-        return self._submit(context, request, lambda response: response.topics.extend(refused))
+
+        def timed_out() -> CreateTopicsResponse:
+            late = [
+                CreatableTopicResult(name=t.name, error_code=_LATE, error_message=_LATE_TEXT) for t in request.topics
+            ]
+            return CreateTopicsResponse(topics=late)
+
+        return self._submit(
+            context, request, lambda response: response.topics.extend(refused), request.timeout_ms, timed_out
+        )
 
     def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Pending | DeleteTopicsResponse:
         """Delete topics by name or, from version 6, by id."""
@@ -100,7 +118,13 @@ class AdminHandlers:
             else:
                 refused.append(_not_deleted(topic, code))
         request.topics = allowed
-        return self._submit(context, request, lambda response: response.responses.extend(refused))
+
+        def timed_out() -> DeleteTopicsResponse:
+            return DeleteTopicsResponse(responses=[_not_deleted(topic, _LATE) for topic in request.topics])
+
+        return self._submit(
+            context, request, lambda response: response.responses.extend(refused), request.timeout_ms, timed_out
+        )
 
     def _why_not_delete(self, context: RequestContext, topic: DeleteTopicState) -> ErrorCode:
         name = topic.name
@@ -124,7 +148,17 @@ class AdminHandlers:
                     CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 )
         request.topics = allowed
-        return self._submit(context, request, lambda response: response.results.extend(refused))
+
+        def timed_out() -> CreatePartitionsResponse:
+            late = [
+                CreatePartitionsTopicResult(name=topic.name, error_code=_LATE, error_message=_LATE_TEXT)
+                for topic in request.topics
+            ]
+            return CreatePartitionsResponse(results=late)
+
+        return self._submit(
+            context, request, lambda response: response.results.extend(refused), request.timeout_ms, timed_out
+        )
 
     # ------------------------------------------------------------ settings
     def alter_configs(self, context: RequestContext, request: AlterConfigsRequest) -> Pending:
@@ -163,15 +197,31 @@ class AdminHandlers:
         is_allowed = self._may(context, Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME)
         return ErrorCode.NONE if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
-    def _submit(self, context: RequestContext, request: Message, add_refused: Callable[[Any], None]) -> Pending:
-        """Have the controller decide on what is allowed, and answer together with what is not."""
+    def _submit(
+        self,
+        context: RequestContext,
+        request: Message,
+        add_refused: Callable[[Any], None],
+        timeout_ms: int = 0,
+        timed_out: Callable[[], Message] | None = None,
+    ) -> Pending:
+        """Have the controller decide on what is allowed, and answer together with what is not.
+
+        After `timeout_ms`, where the client has named one, what is allowed is answered with `timed_out`.
+        """
         pending = Pending()
+        waiting: list[Deadline] = []
 
         def reply(response: Message) -> None:
+            for deadline in waiting:
+                deadline.cancel()
             add_refused(response)
             pending.complete(response)
 
         self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
+        if timed_out is not None and timeout_ms > 0 and not pending.is_done:
+            waiting.append(self._deadlines.schedule(context.mono_ms + timeout_ms, lambda: reply(timed_out())))
+            pending.on_cancel = waiting[0].cancel
         return pending
 
     def _may(self, context: RequestContext, operation: str, resource_type: str, name: str) -> bool:
@@ -179,5 +229,7 @@ class AdminHandlers:
 
 
 def _not_deleted(topic: DeleteTopicState, code: ErrorCode) -> DeletableTopicResult:
-    message = "Topic deletion is disabled." if code == ErrorCode.TOPIC_DELETION_DISABLED else None
-    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=message)
+    messages = {ErrorCode.TOPIC_DELETION_DISABLED: "Topic deletion is disabled.", _LATE: _LATE_TEXT}
+    return DeletableTopicResult(
+        name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=messages.get(code)
+    )

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from storage.changes import Later
 from storage.disk import Disk, File
 from storage.engine import SyncWork
 from storage.segments.segment import Segment
@@ -62,11 +63,14 @@ class Durability:
         if self._finished.get(segment.base_offset) is segment:
             del self._finished[segment.base_offset]
 
-    def leaving(self, segment: Segment, end_offset: int) -> None:
-        """It ends there, and is about to be trimmed."""
+    def leaving(self, segment: Segment, end_offset: int, ahead: Later | None) -> None:
+        """It ends there, and is about to be trimmed; `ahead`: for the room that it gives, so it is not kept open."""
         self.unfinished(segment)
         if segment.size and 0 <= self.flushed_end < end_offset:
-            self._leaving.append(segment.file)
+            if ahead is None:
+                self._leaving.append(segment.file)
+            else:
+                ahead(segment.file.sync)
 
     def new_names(self) -> None:
         """Files were made."""

@@ -482,15 +482,15 @@ class SegmentEngine:
             self._durability.finished(new)
         return doomed
 
-    def trim(self, offset: int) -> list[str]:
+    def trim(self, offset: int, ahead: Later | None = None) -> list[str]:
         """Rename the segments wholly before `offset` for deletion; never the active one."""
         doomed: list[str] = []
         while len(self._bases) > 1 and self._bases[1] <= offset:
             segment = self._segments[0]
-            if segment.size != segment.reserved:
+            if segment.size != segment.reserved or (ahead is not None and not segment.is_written):
                 break
-            self._durability.leaving(segment, self._bases[1])
-            segment.doom(doomed, self.later)
+            self._durability.leaving(segment, self._bases[1], ahead)
+            segment.doom(doomed, ahead or self.later)
             del self._segments[0], self._bases[0]
             self._forget(segment)
         return doomed

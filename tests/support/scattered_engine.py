@@ -420,7 +420,7 @@ class ScatteredEngine:
         self._store.add(RESET, self._name, offset)
         self._restart(offset)
 
-    def trim(self, offset: int) -> list[str]:
+    def trim(self, offset: int, ahead: Later | None = None) -> list[str]:
         """Say where it begins."""
         if len(self._bases) > 1 and self._bases[1] <= offset:
             self._store.add(TRIM, self._name, offset)

@@ -187,7 +187,8 @@ class Scarce:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.lanes.ROOM_S", 0.001)
+    for module in ("lanes", "workers"):
+        monkeypatch.setattr(f"broker.{module}.ROOM_S", 0.001)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -221,6 +222,50 @@ def test_a_sync_that_finds_no_room_for_its_small_files_is_done_again(
     assert told == [None]
     for action in ("sync", "sync the directory", "sync the file system of"):
         assert not StorageError(action, "data/t-0", OSError(errno.ENOSPC, "")).is_full
+
+
+@pytest.mark.usefixtures("impatient")
+def test_readers_that_find_no_room_are_not_waited_for(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:
+    """The opening of a log may need some; others are read meanwhile, however many there are without."""
+    told: list[object] = []
+    worker.on_room = lambda directory, has_room: told.append((directory, has_room))
+    scarce = [Scarce(2**30) for _ in range(3 * UNREPORTED)]
+    for each in scarce:
+        worker.read("data", each.work, told.append)
+
+    def read(error: StorageError | None) -> None:
+        told.append("another")
+        assert error is None
+        for each in scarce:
+            each.times = 0
+        worker.read("data", lambda: None, end)
+
+    def end(_: StorageError | None) -> None:
+        if told.count(None) == len(scarce):
+            loop.stop()
+        else:
+            loop.call_later(0.001, end, None)
+
+    worker.read("data", lambda: None, read)
+    loop.run_forever()
+    told.remove("another")
+    assert told[0] == ("data", False)
+    assert told[-2:] == [("data", True), None]
+    assert told.count(("data", False)) == told.count(("data", True))
+
+
+def test_what_readers_have_no_room_for_is_a_failure_at_the_end(
+    loop: asyncio.AbstractEventLoop, worker: ThreadWorker
+) -> None:
+    """Also of what is put aside at that moment."""
+    told: list[StorageError | None] = []
+    worker.on_room = lambda _directory, has_room: loop.stop() if not has_room else None
+    worker.read("data", Scarce(2**30).work, told.append)
+    loop.run_forever()
+    worker.stop()
+    loop.call_soon(loop.stop)  # behind what the threads reported
+    loop.run_forever()
+    assert told == [FULL]
 
 
 def test_deletions_wait_for_nothing(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:

@@ -100,9 +100,11 @@ class Lanes:
     def background(self, directory: str, run: Run, done: Done) -> None:
         self._put("background", directory, run, done)
 
-    def let_go(self) -> None:
+    def let_go(self, only: str = "") -> None:
         """Do all that is waiting, and what follows from it; reads first, since they may be done at any time."""
-        while jobs := next((self._lanes[key] for key in sorted(self._lanes) if self._lanes[key]), None):
+        while jobs := next(
+            (self._lanes[key] for key in sorted(self._lanes) if only in key[0] and self._lanes[key]), None
+        ):
             run, done = jobs.popleft()
             self._disk.is_guarded = False
             error = None
@@ -205,6 +207,37 @@ def test_old_segments_go_without_touching_the_disk(stage: Stage) -> None:
     stage.lanes.let_go()
     assert not list((stage.directory / "t-0").glob("*.deleted"))
     assert sorted((stage.directory / "t-0").glob("*.log")) == sorted(kept)
+
+
+def test_what_makes_room_on_a_full_disk_waits_for_nothing(stage: Stage) -> None:
+    """Rule 2 of storage/room.py: what lacks nothing goes, by retention or by request, while writes wait for just that room.
+
+    The segment that is written to stays, and so does one whose indexes are still to be written.
+    """
+    stage.world.create("t", **SMALL | {"retention_bytes": 1})
+    for _ in range(20):
+        stage.append(LARGE)
+        stage.lanes.let_go()
+    folder = stage.directory / "t-0"
+    before = sorted(path.name for path in folder.glob("*.log"))
+    for _ in range(3):
+        stage.append(LARGE)  # the first begins a segment
+    stage.world.replicas.room_changed(str(stage.directory), has_room=False)
+    assert stage.world.replicas.delete_records("t", 0, 2, stage.world.wall_ms) == 2
+    stage.lanes.let_go("background")
+    assert sorted(path.name for path in folder.glob("*.log")) == before[1:]
+    for _ in stage.world.log_manager.retain(stage.world.wall_ms):
+        pass
+    stage.lanes.let_go("background")
+    assert sorted(path.name for path in folder.glob("*.log")) == before[-1:]
+    doomed = stage.world.log_manager.deletions(stage.world.wall_ms + 10**9)
+    assert sum(len(work.args[1]) for _, work in doomed) > 2 * (len(before) - 1)
+    stage.world.replicas.room_changed(str(stage.directory), has_room=True)
+    stage.lanes.let_go()
+    assert stage.codes == [ErrorCode.NONE] * 23
+    assert stage.world.partition("t").log.log_end_offset == 23
+    bases = {path.name[:20] for path in folder.glob("*.log")}
+    assert {path.name[:20] for path in folder.glob("*index")} == bases, "none was made anew for what is gone"
 
 
 def test_a_topic_that_is_made_again_does_not_see_what_is_still_to_be_renamed(stage: Stage) -> None:

@@ -1,0 +1,105 @@
+"""Guards broker/handlers/admin.py rule 2: changes of topics are not waited for longer than the client says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.handlers.admin import AdminHandlers
+from broker.handlers.router import ConnectionInfo, Pending, RequestContext
+from broker.security.authorizer import AllowAll
+from protocol.errors import ErrorCode
+from protocol.messages.admin import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from replication.deadlines import Deadlines
+from replication.image import MetadataImage
+
+CONNECTION = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
+
+
+class Stage:
+    """A controller that keeps its replies to itself."""
+
+    def __init__(self) -> None:
+        self.deadlines = Deadlines()
+        self.handlers = AdminHandlers(
+            self, lambda: MetadataImage("c"), AllowAll(), deletion_enabled=True, deadlines=self.deadlines
+        )
+        self.replies: list[Callable[[Any], None]] = []
+        self.answers: list[Any] = []
+
+    def submit(self, request: Any, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
+        """Of the controller."""
+        self.replies.append(reply)
+
+    def ask(self, request: Any) -> Pending:
+        """Have it handled in the middle of the first second."""
+        context = RequestContext(19, 6, 1, "c", CONNECTION, 500, 0)
+        handle: Callable[[Any, Any], Any] = {
+            CreateTopicsRequest: self.handlers.create_topics,
+            DeleteTopicsRequest: self.handlers.delete_topics,
+            CreatePartitionsRequest: self.handlers.create_partitions,
+        }[type(request)]
+        pending = handle(context, request)
+        assert isinstance(pending, Pending)
+        pending.deliver_to(self.answers.append, lambda reason: None)
+        return pending
+
+
+def create(timeout_ms: int) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=timeout_ms
+    )
+
+
+@pytest.mark.parametrize(
+    ("wish", "results"),
+    [
+        (create(1000), lambda answer: answer.topics),
+        (
+            DeleteTopicsRequest(topic_names=[], topics=[DeleteTopicState(name="t")], timeout_ms=1000),
+            lambda answer: answer.responses,
+        ),
+        (
+            CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=2)], timeout_ms=1000),
+            lambda answer: answer.results,
+        ),
+    ],
+)
+def test_who_has_waited_long_enough_is_told_so(wish: Any, results: Callable[[Any], Any]) -> None:
+    """Whatever becomes of it later."""
+    stage = Stage()
+    stage.ask(wish)
+    stage.deadlines.run_due(1499)
+    assert stage.answers == []
+    stage.deadlines.run_due(1500)
+    ((answer,),) = (stage.answers,)
+    ((result,),) = (results(answer),)
+    assert (result.name, result.error_code, result.error_message) == (
+        "t",
+        ErrorCode.REQUEST_TIMED_OUT,
+        "The request timed out.",
+    )
+    stage.replies[0](type(answer)(**{name: [] for name in ("topics", "responses", "results") if hasattr(answer, name)}))
+    assert len(stage.answers) == 1
+
+
+def test_no_deadline_outlives_its_request() -> None:
+    """Neither an answered one, nor one whose client has gone; without a time-out there is none."""
+    stage = Stage()
+    stage.ask(create(1000))
+    stage.replies[0](CreateTopicsResponse(topics=[]))
+    assert len(stage.deadlines) == 0
+    stage.ask(create(1000)).cancel()
+    stage.ask(create(0))
+    assert len(stage.deadlines) == 0
+    assert len(stage.answers) == 1

@@ -4,9 +4,11 @@ RULES    1. The jars lie in $KAFKA_HOME/libs, by default ~/.cache/apache-kafka/l
             them there.
          2. A test that wants them is marked `@needs_kafka` and says why when it is skipped.
          3. No JVM outlives the test that started it.
+         4. Beside the jars lies an archive of the classes that a node loads, made by `make kafka-jars` too: with it a node
+            takes 2.2 s of processor time to start instead of 3.7. A JVM that it does not fit goes without.
 NOT HERE Fetching Spark's jars (`barnabas/pipeline/jars.py`).
 
-Run as a program, `python -m tests.support.kafka`, it fetches the jars.
+Run as a program, `python -m tests.support.kafka`, it fetches the jars and makes the archive.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ KAFKA_VERSION = "4.3.1"
 BROKER_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 START_LIMIT_S = 90.0
-STOP_LIMIT_S = 20.0
+STOP_LIMIT_S = 60.0
+ARCHIVE = f"classes-{KAFKA_VERSION}.jsa"
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 QUICK_JVM = ("-Xmx512M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -79,9 +82,12 @@ def tool_command(cls: str, *args: object, jvm: Sequence[str] = QUICK_JVM, classe
     java, classpath = java_command(), kafka_classpath()
     if java is None or classpath is None:
         pytest.skip(str(why_no_kafka()))
+    archive = kafka_home() / ARCHIVE
+    is_quick = tuple(jvm) == QUICK_JVM and archive.is_file()
     return [
         java,
         *jvm,
+        *((f"-XX:SharedArchiveFile={archive}", "-Xlog:disable") if is_quick else ()),
         "-Djava.awt.headless=true",
         f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}",
         "-cp",
@@ -311,7 +317,21 @@ def fetch_jars() -> None:
             jar.replace(libs / jar.name)
 
 
+def make_archive() -> None:
+    """Have a node write down the classes that it loads (rule 4)."""
+    archive = kafka_home() / ARCHIVE
+    if archive.is_file():
+        return
+    with tempfile.TemporaryDirectory(prefix=".classes-", dir=kafka_home()) as work:
+        made = Path(work) / ARCHIVE
+        with ApacheKafka(jvm=(*QUICK_JVM, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:disable")):
+            pass
+        if made.is_file():
+            made.replace(archive)
+
+
 if __name__ == "__main__":
     fetch_jars()
+    make_archive()
     if "--quiet" not in sys.argv:
         sys.stdout.write(f"{kafka_home() / 'libs'}\n")

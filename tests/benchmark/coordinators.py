@@ -99,8 +99,8 @@ LOADS = (
     transacting(10, 600),
     transacting(1, 400, at_a_time=8),
     transacting(10, 200, at_a_time=8),
-    committing(10_000),
-    committing(4_000, at_a_time=8),
+    committing(4_000),
+    committing(1_500, at_a_time=8),
     rebalancing(500),
     joining(500),
 )

@@ -454,7 +454,9 @@ class OpenableLog:
             self._unflushed_since_ms = -1
         # Not wanted any more: the directory failed, or the log was deleted while the thread was at work.
         is_wanted = lambda: not self.is_offline  # noqa: E731
-        work = Sync(self._disk, [*files, *snapshots], is_wanted, replaced=epochs, written=written, names=names)
+        work = Sync(
+            self._disk, [*files, *snapshots], is_wanted, replaced=epochs, written=written, names=names, visit=self.visit
+        )
         work.end_offset, work.is_complete = end_offset, is_complete
         return work
 

@@ -7,6 +7,7 @@ RULES    1. What is still to be written is written; then all files are synced, t
          3. One log's failure says nothing of the others: what that means is for whoever asked.
          4. Where nothing more can be written for want of room, the open files are synced and let go of all the same: what
             was deleted meanwhile gives its room back only then. The rest is done when there is room.
+         5. What is found, written or renamed by its path is so in a visit to the log (visits.py).
 NOT HERE Which files (segments/durability.py, openable_log.py), how they are synced (disk.py).
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from storage.changes import Later, at_once
 from storage.disk import Disk, File, StorageError
 
 SEGMENTS_AT_A_TIME: Final = 16
@@ -33,9 +35,10 @@ class Sync:
         replaced: files by their paths, that get these contents.
         written: further files that were written, by their paths, and may not be there.
         names: directories.
+        visit: does something at the log's files, unless it is gone.
     """
 
-    __slots__ = ("disk", "end_offset", "files", "is_complete", "is_wanted", "names", "replaced", "written")
+    __slots__ = ("disk", "end_offset", "files", "is_complete", "is_wanted", "names", "replaced", "visit", "written")
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class Sync:
         replaced: Sequence[tuple[str, bytes]] = (),
         written: Sequence[str] = (),
         names: Sequence[str] = (),
+        visit: Later = at_once,
     ) -> None:
         self.disk = disk
         self.files = files
@@ -53,6 +57,7 @@ class Sync:
         self.replaced = replaced
         self.written = written
         self.names = names
+        self.visit = visit
         self.end_offset = 0
         """Up to here the log is durable then."""
         self.is_complete = True
@@ -72,16 +77,24 @@ class Sync:
     def all_files(self) -> list[File]:
         """Write what is still to be written; all that is to be synced."""
         files = list(self.files)
+
+        def write() -> None:
+            files.extend(self.disk.open(path, write=True) for path in self.written if self.disk.exists(path))
+            files.extend(self.disk.write_beside(path, data) for path, data in self.replaced)
+
         if not self.is_of_files and self.is_wanted():
-            files += [self.disk.open(path, write=True) for path in self.written if self.disk.exists(path)]
-            files += [self.disk.write_beside(path, data) for path, data in self.replaced]
+            self.visit(write)
         return files
 
     def put_in_place(self) -> None:
         """What was written beside a file is durable."""
-        if self.is_wanted():
+
+        def put() -> None:
             for path, _ in self.replaced:
                 self.disk.put_in_place(path)
+
+        if self.is_wanted():
+            self.visit(put)
 
 
 def sync_together(syncs: Sequence[Sync]) -> list[StorageError | None]:

@@ -156,6 +156,18 @@ def test_bytes_that_are_being_written_do_not_come_into_the_new_topic(broker: Bro
     assert (broker.directory / f"{0:020d}.log").stat().st_size == new[0].size_bytes
 
 
+@pytest.mark.parametrize("amid", ["leader-epoch-checkpoint.tmp", "partition.metadata"])
+def test_a_sync_that_is_under_way_leaves_nothing_in_the_new_directory(broker: Broker, amid: str) -> None:
+    """It writes the epochs beside their file, and puts them in its place; else these would be of the old topic."""
+    broker.log.assign_epoch(5)
+    append(broker.log, "a", epoch=5)
+    broker.hold()
+    work = broker.log.sync_work()
+    assert work.replaced
+    broker.make_again_amid(work, amid)
+    assert broker.files() == ["partition.metadata"]
+
+
 def test_only_the_visits_to_that_log_are_waited_for(tmp_path: Path) -> None:
     """Rule 3."""
     manager = LogManager(

@@ -94,7 +94,8 @@ class Moves:
             return code
         key = (topic, index)
         move = self.under_way.get(key)
-        if move is not None and move.directory != directory:
+        is_other = move is not None and self._replicas.partitions.get(key) is not move.partition  # made again meanwhile
+        if move is not None and (move.directory != directory or is_other):
             self._end(move)
             move = None
         try:
@@ -162,12 +163,12 @@ class Moves:
         if error is not None or move.directory not in self._log_manager.directories:
             self._give_up(move)
             return
+        if move.is_over:  # and another one may have a copy by now
+            self._log_manager.drop_copy(copy)
+            return
         self._log_manager.add_copy(copy)
         move.copy = copy
-        if move.is_over:
-            self._drop(move)
-        else:
-            self._step(move)
+        self._step(move)
 
     def _step(self, move: Move, error: StorageError | None = None) -> None:
         """Do the next piece of work; `error`: what became of waiting for a turn, which others report."""

@@ -435,8 +435,8 @@ class LogManager:
         self.copies[copy.topic, copy.partition] = copy
 
     def drop_copy(self, copy: Log) -> None:
-        """Give a copy up."""
-        del self.copies[copy.topic, copy.partition]
+        """Give a copy up, also one that was not added."""
+        self.copies = {key: other for key, other in self.copies.items() if other is not copy}
         copy.delete()
         self._dying.append(_Dying(None, 0, copy.directory, self._rename_later(copy, DELETED)))
 

@@ -339,6 +339,56 @@ def test_no_append_waits_for_a_move_that_was_called_off(tmp_path: Path, pieces: 
 
 
 @pytest.mark.parametrize("pieces", range(26))
+def test_a_topic_that_is_made_again_amid_a_move_moves_by_itself(tmp_path: Path, pieces: int) -> None:
+    """At whatever moment the topic goes: what is left of the first move is in nobody's way, and not taken for the second."""
+    turns = Turns()
+    world = World(tmp_path, worker=turns, directories=2)
+    world.create()
+    world.produce(acks=1)
+    turns.run()
+    world.moves.alter("t", 0, other(world))
+    for _ in range(pieces):
+        if turns.work:
+            turns.turn()
+    world.delete()
+    world.create()
+    answer = world.produce(acks=1)
+    target = other(world)
+    assert world.moves.alter("t", 0, target) == E.NONE
+    turns.run()
+    assert produced(answer).error_code == E.NONE
+    assert world.partition().log.directory == target
+    assert everything(world, end=1) == [0]
+    assert not world.moves.under_way
+    assert not world.log_manager.copies
+    assert not world.log_manager.offline
+
+
+def test_two_copies_that_are_made_at_a_time_are_told_apart(tmp_path: Path) -> None:
+    """The wish was changed while the first was being made, on a disk that is slower than the other."""
+    turns = Turns()
+    world = World(tmp_path, worker=turns, directories=3)
+    world.create()
+    world.produce(acks=1)
+    turns.run()
+    first, second = [path for path in world.log_manager.directories if path != world.partition().log.directory]
+    world.moves.alter("t", 0, first)
+    while turns.work[0][0] != first:
+        turns.turn()
+    late = turns.work.popleft()
+    world.moves.alter("t", 0, second)
+    while not world.log_manager.copies:
+        turns.turn()
+    turns.work.appendleft(late)
+    turns.run()
+    assert world.partition().log.directory == second
+    assert not world.log_manager.copies
+    for _, work in world.log_manager.deletions(world.wall_ms):
+        work()
+    assert not [name for name in names(first) if name.startswith("t-0")]
+
+
+@pytest.mark.parametrize("pieces", range(26))
 def test_a_topic_that_is_deleted_takes_its_copy_along(tmp_path: Path, pieces: int) -> None:
     """At whatever moment."""
     turns = Turns()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -42,6 +43,8 @@ def main() -> None:
     parser.add_argument("--only", choices=APPLICATIONS)
     parser.add_argument("--kafka", action="store_true", help="against Apache Kafka")
     options = parser.parse_args()
+    # Whoever is asked to end, as by timeout(1), ends the broker and the programs too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(f"seed {options.seed}", flush=True)
     names = [options.only] if options.only else list(APPLICATIONS)
     if why_no_kafka() is not None and "streams" in names:

@@ -43,7 +43,7 @@ from storage.log_directory import NO_BROKER_EPOCH, LogDirectory
 from storage.offset_files import OneAtATime, Work
 from storage.open_files import UNLIMITED, OpenFiles
 from storage.openable_log import NEVER_CLEANED, Checkpoint
-from storage.partition_directory import DELETED, STRAY, aside_name, partition_of
+from storage.partition_directory import DELETED, STRAY, aside_name, partition_of, remove
 from storage.producers import DEFAULT_EXPIRATION_MS
 from storage.room import Room
 from storage.segments.segment_engine import SegmentEngine
@@ -250,7 +250,9 @@ class LogManager:
             lock.release()
 
     def _recover_rest(self, directory: LogDirectory) -> bool:
-        """Recover what nobody has used, unless that is so much that the next start had better know of it."""
+        """Recover what nobody has used, unless that is very much; whether the next start finds all in order."""
+        if any(gone.directory == directory.path and not gone.paths for gone in self._dying):
+            return False  # what was to go is still there: the directory failed to which it was moved
         rest = [log for log in directory.logs.values() if log.needs_recovery]
         if len(rest) > RECOVERED_AT_SHUTDOWN:
             return False
@@ -407,8 +409,7 @@ class LogManager:
                 moves[key] = directory = path.rpartition("/")[0]
                 doomed = f"{directory}/{aside_name(*key, self._random_bytes(16), DELETED)}"
                 renamed: list[str] = []  # now, for Kafka does not start where two copies of one log lie
-                self.name_later(directory, partial(self._disk.rename, path, doomed))
-                self.name_later(directory, partial(renamed.append, doomed))
+                self.name_later(directory, partial(_rename, partial(self._disk.rename, path, doomed), renamed, doomed))
                 self._dying.append(_Dying(0, 0, directory, renamed))
         return list(moves.items())
 
@@ -451,9 +452,9 @@ class LogManager:
         self.logs[key] = home.logs[key] = copy
         self._write_checkpoints(home)
         self.name_later(copy.directory, partial(self._visits.await_end, log))
-        self.name_later(copy.directory, partial(take_place, self._disk, log.path, doomed, lay_in, copy.path))
         renamed: list[str] = []
-        self.name_later(copy.directory, partial(renamed.append, doomed))
+        taking = partial(take_place, self._disk, log.path, doomed, lay_in, copy.path)
+        self.name_later(copy.directory, partial(_rename, taking, renamed, doomed))
         copy.change(_nothing, partial(self.name_later, copy.directory))  # so that nobody opens it before
         self._dying.append(_Dying(None, log.config.file_delete_delay_ms, log.directory, renamed))
 
@@ -561,7 +562,7 @@ class LogManager:
                 found.setdefault(directory, ([], []))[1].extend(paths)
             elif directory in self.directories:
                 self._dying.append(_Dying(begun_ms, delay_ms, directory, paths))
-        return [(directory, partial(_remove, self._disk, *what)) for directory, what in found.items() if any(what)]
+        return [(directory, partial(remove, self._disk, *what)) for directory, what in found.items() if any(what)]
 
     def usage(self, directory: str, logs: Iterable[str]) -> Usage:
         """A look, to be run by a thread, at how much a log directory holds, and these of its logs by path."""
@@ -581,6 +582,12 @@ def _remember(directories: dict[TopicPartition, str], key: TopicPartition, direc
         del directories[next(iter(directories))]
 
 
+def _rename(change: Change, renamed: list[str], path: str) -> None:
+    """Tell of it once it is done."""
+    change()
+    renamed.append(path)
+
+
 def _nothing() -> None:
     """Only its turn is waited for."""
 
@@ -590,10 +597,3 @@ def _taken(paths: list[str]) -> list[str]:
     taken = paths.copy()
     del paths[: len(taken)]
     return taken
-
-
-def _remove(disk: Disk, files: list[str], directories: list[str]) -> None:
-    for path in files:
-        disk.unlink(path, missing_ok=True)
-    for path in directories:
-        disk.remove_tree(path)

@@ -45,3 +45,11 @@ def make(disk: Disk, path: str, topic_id: bytes) -> None:
     file = disk.open(f"{path}/{PARTITION_METADATA}", write=True, create=True)
     file.pwrite(partition_metadata(topic_id), 0)
     file.close()
+
+
+def remove(disk: Disk, files: list[str], directories: list[str]) -> None:
+    """Delete files that are out of use, and whole directories."""
+    for path in files:
+        disk.unlink(path, missing_ok=True)
+    for path in directories:
+        disk.remove_tree(path)

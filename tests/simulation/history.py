@@ -52,6 +52,8 @@ class History:
         self.is_compacting = dice.random() < 0.3 if is_compacting is None else is_compacting
         self._steps_left = 2 * steps if self.is_compacting else steps
         self._topics_made = 0
+        self.left_behind: set[str] = set()
+        """Directories with a log that could not move to another at last, for that one failed: nobody closes it."""
         self.partitions = [self.new_partition(f"t{number}") for number in range(dice.choice((1, 1, 2, 3)))]
         self._begin_process(None)
 
@@ -158,6 +160,7 @@ class History:
         self.disk.fuse = fuse
         self.manager = LogManager(self.disk, self.directories, LogConfig(), random_bytes=dice.randbytes)
         self.steps = Steps(self)
+        self.left_behind.clear()
         self.lanes = Lanes(self.disk, dice, self.steps.meanwhile, is_prompt=self._is_prompt)
         self.manager.load()
         self.notice_offline()
@@ -191,7 +194,7 @@ class History:
                 partition.is_all_durable = True
                 if partition.is_settled:
                     partition.flushed, partition.durable_start = partition.end, partition.start
-        was_clean = set(self.manager.directories)
+        was_clean = set(self.manager.directories) - self.left_behind
         self._end(is_killed=self.dice.random() < 0.5)
         self._begin_process(None)
         for directory in was_clean & set(self.manager.directories):

@@ -453,7 +453,9 @@ class Steps:
         history.manager.replace(log, copy)
         partition.start_at(max(copy_start, partition.start))
         history.lanes.run_changes(copy.directory)
-        if partition.log is copy:
+        if partition.log is not copy:
+            history.left_behind.add(log.directory)
+        else:
             partition.places = {copy.directory}
             partition.flushed = partition.end
             copy.update_config(partition.config)

@@ -15,6 +15,7 @@ import pytest
 
 from protocol.records import ControlType, headers
 from storage.checkpoints import RECOVERY_POINTS
+from storage.disk import StorageError
 from storage.log import Log, Origin
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
@@ -359,6 +360,28 @@ def test_a_log_keeps_its_start_when_it_moves() -> None:
     machine.lose_power()
     log = machine.log()
     assert (log.directory, log.log_start_offset) == ("/b", 1)
+
+
+def test_a_log_that_could_not_move_at_last_is_recovered_by_the_next_start() -> None:
+    """The other directory failed before its copy took the log's place, and nobody has closed the log since."""
+    machine = Machine(["/a", "/b"])
+    log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL, "/a")
+    append(log, BIG, producer=Idempotent(7, 0, 0))
+    flush(log)
+    copy, work = machine.manager.make_copy(log, "/b", 0)
+    work()
+    machine.manager.add_copy(copy)
+    copy.open()
+    copy.release()
+    machine.manager.name_later = lambda *_: None
+    machine.manager.replace(log, copy)
+    machine.manager.go_offline("/b", StorageError("sync", "/b/x"))
+    machine.manager.shutdown()
+    manager = machine.start()
+    assert not manager.directories["/a"].was_clean
+    again = manager.get_or_create("t", 0, TOPIC_ID, SMALL)
+    again.open()
+    assert (again.directory, list(again.producers.producers)) == ("/a", [7])
 
 
 def test_a_segment_that_begins_inside_the_one_before_goes() -> None:

@@ -121,11 +121,11 @@ def test_a_directory_that_is_unmounted_is_missed_and_nothing_is_made_in_its_plac
             hit = begin(client, failing)
             disk.vanish()
             until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is missed")
-            assert failing.table(client) == tables(hit)
+            until(lambda: failing.table(client) == tables(hit), "everybody is told")
             assert list((tmp_path / FAILING).iterdir()) == []
         broker.restart()
         with RawClient(broker.bootstrap) as client:
-            assert failing.table(client) == tables(hit)
+            until(lambda: failing.table(client) == tables(hit), "everybody is told")
             assert failing.places(client)[FAILING] == ("NONE", [])
         assert "4 partitions lie in log directories that are not here: doomed-" in broker.log()
         broker.stop()
@@ -133,7 +133,7 @@ def test_a_directory_that_is_unmounted_is_missed_and_nothing_is_made_in_its_plac
         shutil.copytree(tmp_path / "backing", tmp_path / FAILING)
         broker.start()
         with RawClient(broker.bootstrap) as client:
-            assert failing.table(client) == tables([])
+            until(lambda: failing.table(client) == tables([]), "everybody is told")
             failing.look_for_losses(client)
 
 
@@ -149,7 +149,7 @@ def test_a_directory_of_another_cluster_is_not_written_to(tmp_path: Path) -> Non
             (tmp_path / "other").rename(tmp_path / FAILING)
             before = sorted((tmp_path / FAILING).rglob("*"))
             until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is missed")
-            assert failing.table(client) == tables(hit)
+            until(lambda: failing.table(client) == tables(hit), "everybody is told")
         broker.stop()
         assert sorted((tmp_path / FAILING).rglob("*")) == before
         with pytest.raises(BrokerError, match="belong to different clusters"):
@@ -158,7 +158,7 @@ def test_a_directory_of_another_cluster_is_not_written_to(tmp_path: Path) -> Non
         (tmp_path / "away").rename(tmp_path / FAILING)
         broker.start()
         with RawClient(broker.bootstrap) as client:
-            assert failing.table(client) == tables([])
+            until(lambda: failing.table(client) == tables([]), "everybody is told")
             failing.look_for_losses(client)
 
 

@@ -1,0 +1,289 @@
+"""Apache Kafka's command-line tools, each asked the same of a fresh node of both brokers: what they print is the same.
+
+Left out are tools that are compared elsewhere (test_java_tools.py, test_dump_log.py), and the versions of APIs
+(test_admin_answers.py). The tools run in one JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas import Broker
+from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.kafka_tools import KafkaTools
+
+pytestmark = needs_kafka
+
+_TOOLS = "org.apache.kafka.tools."
+CLASSES = {
+    "kafka-topics": f"{_TOOLS}TopicCommand",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-client-metrics": f"{_TOOLS}ClientMetricsCommand",
+    "kafka-features": f"{_TOOLS}FeatureCommand",
+    "kafka-cluster": f"{_TOOLS}ClusterTool",
+    "kafka-metadata-quorum": f"{_TOOLS}MetadataQuorumCommand",
+    "kafka-leader-election": f"{_TOOLS}LeaderElectionCommand",
+    "kafka-reassign-partitions": f"{_TOOLS}reassign.ReassignPartitionsCommand",
+    "kafka-log-dirs": f"{_TOOLS}LogDirsCommand",
+    "kafka-get-offsets": f"{_TOOLS}GetOffsetShell",
+    "kafka-delete-records": f"{_TOOLS}DeleteRecordsCommand",
+    "kafka-transactions": f"{_TOOLS}TransactionsCommand",
+    "kafka-consumer-groups": f"{_TOOLS}consumer.group.ConsumerGroupCommand",
+    "kafka-groups": f"{_TOOLS}GroupsCommand",
+    "kafka-producer-perf-test": f"{_TOOLS}ProducerPerformance",
+    "kafka-consumer-perf-test": f"{_TOOLS}ConsumerPerformance",
+    "kafka-verifiable-producer": f"{_TOOLS}VerifiableProducer",
+    "kafka-e2e-latency": f"{_TOOLS}EndToEndLatency",
+}
+
+# What each tool is asked, in this order; {dir} is a folder with the files of FILES.
+LINES = """
+kafka-topics --create --topic t --partitions 3 --config retention.ms=100000 --config cleanup.policy=compact,delete
+kafka-topics --create --topic t
+kafka-topics --create --topic t --if-not-exists
+kafka-topics --create --topic a.b
+kafka-topics --create --topic a_b
+kafka-topics --create --topic m --replica-assignment 1,1
+kafka-topics --create --topic r --replication-factor 2
+kafka-topics --create --topic bad --config nope=1
+kafka-topics --create --topic x/y
+kafka-topics --list
+kafka-topics --list --topic .*b
+kafka-topics --list --exclude-internal
+kafka-topics --describe
+kafka-topics --describe --topic none
+kafka-topics --describe --topic none --if-exists
+kafka-topics --describe --topics-with-overrides
+kafka-topics --describe --under-replicated-partitions
+kafka-topics --describe --unavailable-partitions
+kafka-topics --describe --under-min-isr-partitions
+kafka-topics --describe --at-min-isr-partitions
+kafka-topics --describe --partition-size-limit-per-response 1
+kafka-topics --alter --topic t --partitions 4
+kafka-topics --alter --topic t --partitions 2
+kafka-topics --alter --topic none --partitions 2
+kafka-topics --alter --topic none --partitions 2 --if-exists
+kafka-topics --alter --topic m --partitions 3 --replica-assignment 1,1,1
+kafka-topics --delete --topic m
+kafka-topics --delete --topic m
+kafka-topics --delete --topic m --if-exists
+
+kafka-configs --alter --entity-type topics --entity-name t --add-config \
+retention.ms=5000,cleanup.policy=[compact,delete]
+kafka-configs --describe --entity-type topics --entity-name t
+kafka-configs --describe --entity-type topics --entity-name t --all
+kafka-configs --alter --entity-type topics --entity-name t --delete-config retention.ms
+kafka-configs --describe --entity-type topics
+kafka-configs --alter --entity-type topics --entity-name t --delete-config nope
+kafka-configs --alter --entity-type topics --entity-name t --add-config nope=1
+kafka-configs --alter --entity-type topics --entity-name none --add-config retention.ms=1
+kafka-configs --describe --entity-type topics --entity-name none
+kafka-configs --alter --entity-type topics --entity-name t --add-config \
+leader.replication.throttled.replicas=[0:1,1:1],follower.replication.throttled.replicas=*
+kafka-configs --describe --entity-type topics --entity-name t
+kafka-configs --alter --entity-type topics --entity-name t --add-config leader.replication.throttled.replicas=x
+kafka-configs --alter --entity-type brokers --entity-name 1 --add-config \
+log.cleaner.threads=2,leader.replication.throttled.rate=1000,follower.replication.throttled.rate=1000
+kafka-configs --describe --entity-type brokers --entity-name 1
+kafka-configs --alter --entity-type brokers --entity-default --add-config log.retention.ms=100000
+kafka-configs --describe --entity-type brokers --entity-default
+kafka-configs --describe --entity-type brokers
+kafka-configs --alter --entity-type brokers --entity-name 1 --delete-config \
+log.cleaner.threads,leader.replication.throttled.rate,follower.replication.throttled.rate
+kafka-configs --alter --entity-type brokers --entity-name 1 --add-config node.id=7
+kafka-configs --alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=50000
+kafka-configs --describe --entity-type groups --entity-name g
+kafka-configs --describe --entity-type groups
+kafka-configs --alter --entity-type groups --entity-name g --delete-config consumer.session.timeout.ms
+kafka-configs --alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=1
+kafka-configs --alter --entity-type client-metrics --entity-name s --add-config \
+metrics=[org.apache.kafka.producer.,x],interval.ms=1000,match=[client_id=a.*,client_software_name=b]
+kafka-configs --describe --entity-type client-metrics --entity-name s
+kafka-configs --describe --entity-type client-metrics
+kafka-configs --alter --entity-type client-metrics --entity-name s --delete-config metrics
+kafka-configs --alter --entity-type client-metrics --entity-name s --add-config match=[x=y]
+kafka-configs --alter --entity-type users --entity-name u --add-config producer_byte_rate=1000,consumer_byte_rate=2000
+kafka-configs --alter --entity-type users --entity-name u --entity-type clients --entity-name c --add-config \
+request_percentage=50.5
+kafka-configs --alter --entity-type users --entity-default --add-config controller_mutation_rate=3
+kafka-configs --alter --entity-type ips --entity-name 1.2.3.4 --add-config connection_creation_rate=7
+kafka-configs --describe --entity-type users
+kafka-configs --describe --entity-type users --entity-type clients
+kafka-configs --describe --entity-type ips
+kafka-configs --describe --entity-type clients
+kafka-configs --alter --entity-type users --entity-name u --delete-config producer_byte_rate
+kafka-configs --alter --entity-type users --entity-name u --add-config nope=1
+kafka-configs --alter --entity-type users --entity-name alice --add-config SCRAM-SHA-256=[iterations=4096,password=p]
+kafka-configs --describe --entity-type users --entity-name alice
+kafka-configs --alter --entity-type users --entity-name alice --delete-config SCRAM-SHA-256
+kafka-configs --alter --entity-type users --entity-name bob --delete-config SCRAM-SHA-256
+kafka-configs --describe --entity-type users --entity-name alice
+
+kafka-client-metrics --alter --name m1 --metrics org.apache.kafka. --interval 2000 --match client_id=x
+kafka-client-metrics --list
+kafka-client-metrics --describe
+kafka-client-metrics --describe --name m1
+kafka-client-metrics --describe --name none
+kafka-client-metrics --alter --name m1 --metrics * --interval default
+kafka-client-metrics --describe --name m1
+kafka-client-metrics --alter --name m1 --interval 1
+kafka-client-metrics --delete --name m1
+kafka-client-metrics --delete --name none
+kafka-client-metrics --list
+
+kafka-features describe
+kafka-features version-mapping
+kafka-features feature-dependencies --feature eligible.leader.replicas.version=1
+kafka-features upgrade --feature group.version=1
+kafka-features downgrade --feature group.version=0 --dry-run
+kafka-features disable --feature streams.version --dry-run
+kafka-features downgrade --release-version 4.0 --dry-run
+kafka-features downgrade --metadata 4.0-IV0 --unsafe
+kafka-features upgrade --release-version 4.3 --dry-run
+kafka-features upgrade --feature nope=1
+kafka-features disable --feature streams.version
+kafka-features describe
+
+kafka-cluster cluster-id
+kafka-cluster list-endpoints --include-fenced-brokers
+kafka-cluster unregister --id 9
+kafka-metadata-quorum describe --status
+kafka-metadata-quorum describe --replication
+kafka-metadata-quorum describe --replication --human-readable
+kafka-metadata-quorum remove-controller --controller-id 7 --controller-directory-id RERERERERERERERERERERA
+
+kafka-producer-perf-test --topic a.b --num-records 100 --record-size 10 --throughput -1 --command-property \
+bootstrap.servers={bootstrap}
+kafka-consumer-perf-test --topic a.b --num-records 100 --group pg --timeout 20000
+kafka-consumer-perf-test --topic a.b --num-records 100 --group pg2 --timeout 20000
+kafka-verifiable-producer --topic a.b --max-messages 3 --value-prefix 1
+kafka-e2e-latency --topic a.b --num-records 5 --producer-acks 1 --record-size 16
+
+kafka-leader-election --election-type preferred --all-topic-partitions
+kafka-leader-election --election-type unclean --topic t --partition 0
+kafka-leader-election --election-type preferred --path-to-json-file {dir}/elect.json
+kafka-leader-election --election-type preferred --topic none --partition 0
+kafka-reassign-partitions --generate --topics-to-move-json-file {dir}/move.json --broker-list 1
+kafka-reassign-partitions --execute --reassignment-json-file {dir}/plan.json --throttle 1000 \
+--replica-alter-log-dirs-throttle 5000
+kafka-configs --describe --entity-type brokers --entity-name 1
+kafka-reassign-partitions --list
+kafka-reassign-partitions --verify --reassignment-json-file {dir}/plan.json
+kafka-reassign-partitions --cancel --reassignment-json-file {dir}/plan.json
+kafka-reassign-partitions --execute --reassignment-json-file {dir}/nowhere.json
+kafka-configs --describe --entity-type brokers --entity-name 1
+kafka-configs --describe --entity-type topics --entity-name t
+kafka-log-dirs --describe --broker-list 1,9
+
+kafka-get-offsets --topic none
+kafka-get-offsets --topic t --partitions 0,1 --time 1
+kafka-get-offsets --topic t --time earliest-local
+kafka-get-offsets --topic t --time latest-tiered
+kafka-get-offsets --topic-partitions a_b:0-2,a.b:0 --time -1
+kafka-get-offsets --exclude-internal-topics --topic a.*
+kafka-delete-records --offset-json-file {dir}/delete.json
+
+kafka-consumer-groups --list
+kafka-consumer-groups --describe --group pg --members
+kafka-consumer-groups --describe --group pg --state
+kafka-consumer-groups --describe --group none
+kafka-consumer-groups --reset-offsets --group pg --topic a.b --to-earliest --dry-run
+kafka-consumer-groups --reset-offsets --group pg --topic a.b --to-offset 0 --execute
+kafka-consumer-groups --delete-offsets --group pg --topic a.b
+kafka-consumer-groups --delete --group pg2
+kafka-consumer-groups --delete --group pg2
+kafka-consumer-groups --list --state
+kafka-consumer-groups --list --type
+kafka-groups --list
+kafka-groups --list --consumer
+kafka-groups --list --group-type classic
+
+kafka-transactions list
+kafka-transactions describe-producers --topic a.b --partition 0
+kafka-transactions describe --transactional-id none
+kafka-transactions find-hanging --broker-id 1
+kafka-transactions abort --topic a.b --partition 0 --start-offset 0
+kafka-transactions list --transactional-id-pattern x.*
+kafka-transactions list --transactional-id-pattern [
+kafka-transactions list --duration-filter 1000
+kafka-transactions forceTerminateTransaction --transactional-id none
+"""
+
+FILES = {
+    "move.json": {"version": 1, "topics": [{"topic": "t"}]},
+    "plan.json": {"version": 1, "partitions": [
+        {"topic": "t", "partition": 0, "replicas": [1]},
+        {"topic": "t", "partition": 1, "replicas": [1], "log_dirs": ["any"]}]},
+    "nowhere.json": {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [9]}]},
+    "elect.json": {"partitions": [{"topic": "t", "partition": index} for index in (0, 1)]},
+    "delete.json": {"version": 1, "partitions": [
+        {"topic": "a.b", "partition": 0, "offset": -1}, {"topic": "t", "partition": 9, "offset": 1},
+        {"topic": "a.b", "partition": 0, "offset": 99}]},
+}  # fmt: skip
+
+MEASURED = {"kafka-producer-perf-test", "kafka-consumer-perf-test", "kafka-e2e-latency"}
+"""Tools that print how fast it went: of their numbers only the places are compared."""
+UNORDERED = {"kafka-verifiable-producer", "kafka-consumer-groups", "kafka-groups"}
+"""Tools whose lines come as it happens."""
+MASKS = [
+    (r"(?m)^\s+at .*\n", ""),  # where in the JVM's code an error was
+    (r"\b[A-Za-z0-9_-]{22}\b", "(an id)"),
+    (r"\b\d{13}\b", "(a time)"),
+    (r"(Epoch|HighWatermark): +\d+", r"\1"),
+    (r"CONTROLLER://[a-z0-9.]+:\d+", "(the controller)"),
+    (r"(?m)^1 +\t\(an id\)\t\d+ ", "1 (an id) (an offset)"),
+    (r"\d+ ms ago +", "(ago)"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("files")
+    for name, content in FILES.items():
+        (path / name).write_text(json.dumps(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[KafkaTools]:
+    with KafkaTools() as running:
+        yield running
+
+
+def told(tools: KafkaTools, bootstrap: str, directory: Path, folder: Path) -> list[tuple[str, int, str]]:
+    """Line, exit code and output of each tool."""
+    found = []
+    for line in filter(None, LINES.splitlines()):
+        name, *words = line.format(bootstrap=bootstrap, dir=folder).split()
+        at = [] if name == "kafka-producer-perf-test" else ["--bootstrap-server", bootstrap]
+        verb = 1 if name == "kafka-cluster" else 0  # its options belong to the verb
+        outcome = tools.run(CLASSES[name], *words[:verb], *at, *words[verb:])
+        text = f"{outcome.out}--- errors\n{outcome.err}".replace(str(directory), "(the directory)")
+        text = text.replace(bootstrap, "(the broker)").replace(bootstrap.rpartition(":")[2], "(the port)")
+        for pattern, mask in MASKS:
+            text = re.sub(pattern, mask, text)
+        if name in MEASURED:
+            text = re.sub(r"\d+", "9", text)
+        elif name in UNORDERED:
+            text = "\n".join(sorted(text.splitlines()))
+        found.append((line, outcome.code, text))
+    return found
+
+
+def test_every_tool_prints_what_it_prints_with_kafka(tools: KafkaTools, folder: Path, tmp_path: Path) -> None:
+    """Word for word, but for what differs from run to run."""
+    with ApacheKafka(data_dir=tmp_path / "kafka") as kafka:
+        theirs = told(tools, kafka.bootstrap, tmp_path / "kafka", folder)
+    with Broker(data_dir=tmp_path / "ours", settings={"group.initial.rebalance.delay.ms": "0"}) as broker:
+        ours = told(tools, broker.bootstrap, tmp_path / "ours", folder)
+    different = [
+        f"{line}\nKafka ({code}):\n{text}\nwe ({our_code}):\n{our_text}"
+        for (line, code, text), (_, our_code, our_text) in zip(theirs, ours, strict=True)
+        if (code, text) != (our_code, our_text)
+    ]
+    assert not different, "\n".join(different)

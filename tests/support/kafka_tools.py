@@ -1,0 +1,57 @@
+"""Apache Kafka's command-line tools, all in one JVM: each takes tenths of a second instead of seconds (java/Tools.java)."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tests.support.kafka import compile_java, tool_command
+
+SOURCE = Path(__file__).parents[1] / "conformance" / "java" / "Tools.java"
+
+
+class Outcome(NamedTuple):
+    """What a tool ended with."""
+
+    code: int
+    out: str
+    err: str
+
+
+class KafkaTools:
+    """The JVM, for as long as the `with` block lasts."""
+
+    def __enter__(self) -> Self:
+        self._classes = tempfile.TemporaryDirectory(prefix="kafka-tools-")
+        classes = compile_java(SOURCE, Path(self._classes.name))
+        command = tool_command("Tools", classes=classes)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._process:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._classes.cleanup()
+
+    def run(self, cls: str, *args: object) -> Outcome:
+        """Run a tool to its end."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        words = b" ".join(base64.b64encode(str(word).encode()) for word in (cls, *args))
+        self._process.stdin.write(words + b"\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"the JVM ended in {cls}"
+        code, out, err = line.split(b" ")
+        return Outcome(int(code), base64.b64decode(out).decode(), base64.b64decode(err).decode())

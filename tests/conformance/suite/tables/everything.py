@@ -18,6 +18,10 @@ KNOWN: dict[tuple[str, str], str] = {
     ("franz-go", "a static member leaves and comes back: consumer protocol (KIP-848)"): (
         "a static member does not tell the broker that it goes, so its successor waits for the end of the session"
     ),
+    ("rdkafka", "a static member leaves and comes back: consumer protocol (KIP-848)"): (
+        "it asks for groups as before KIP-848, and sees no members of a group of the new protocol"
+    ),
+    ("rdkafka", "a setting's value that cannot be"): "its alter_configs does not look at a resource's error",
     ("kafkajs", "by a time after the last record"): "it tells the end where no record is as late",
 }
 """By client and scenario: what fails for a reason of the client's own, against Apache Kafka 4.3.1 too."""

@@ -129,10 +129,13 @@ def main() -> int:
         f"coordinators{'-quick' if wanted.quick else ''}{'-part' if is_part else ''}", {"rounds": wanted.rounds}
     )
     started = time.monotonic()
-    measure(results, wanted)
-    say("")
-    results.settings["seconds"] = round(time.monotonic() - started, 1)
-    return publish(results, docs=wanted.docs)
+    try:
+        measure(results, wanted)
+    finally:  # what was measured is not lost with a load that fails
+        say("")
+        results.settings["seconds"] = round(time.monotonic() - started, 1)
+        status = publish(results, docs=wanted.docs)
+    return status
 
 
 if __name__ == "__main__":

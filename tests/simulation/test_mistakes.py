@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.mistakes import MISTAKES, OF_COMPACTION, Plant
 from tests.simulation.playing import play
 
-HISTORIES = 1000
+HISTORIES = 2000
 
 
 @pytest.mark.parametrize("plant", MISTAKES, ids=lambda plant: plant.__name__)

@@ -23,9 +23,6 @@ CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
-QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
-ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
-REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 
 
@@ -149,30 +146,3 @@ def test_the_tool_for_api_versions_understands_every_row(kafka_broker) -> None:
     printed = run(API_VERSIONS, kafka_broker.bootstrap)
     assert re.search(r"Produce\(0\): 0 to 13 \[usable: 13\]", printed)
     assert re.search(r"Fetch\(1\): 4 to 18 \[usable: 18\]", printed)
-
-
-def test_the_quorum_is_described(kafka_broker) -> None:
-    """kafka-metadata-quorum.sh: leader, epoch, voters."""
-    described = run(QUORUM, kafka_broker.bootstrap, "describe", "--status")
-    assert re.search(r"LeaderId:\s+1\b", described)
-    assert re.search(r"HighWatermark:\s+[1-9]", described)
-    assert re.search(r'CurrentVoters:\s+\[\{"id": 1', described)
-
-
-def test_a_reassignment_to_where_a_partition_is_ends_at_once(kafka_broker, kafka_topic, tmp_path) -> None:
-    """kafka-reassign-partitions.sh: execute, verify; throttles are set and taken back."""
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"version": 1, "partitions": [
-        {"topic": kafka_topic, "partition": 0, "replicas": [1]}]}))  # fmt: skip
-    options = ("--reassignment-json-file", plan)
-    executed = run(REASSIGN, kafka_broker.bootstrap, *options, "--execute", "--throttle", 1_000_000)
-    assert "Successfully started partition reassignment" in executed
-    verified = run(REASSIGN, kafka_broker.bootstrap, *options, "--verify")
-    assert f"Reassignment of partition {kafka_topic}-0 is completed." in verified
-
-
-def test_a_leader_that_leads_is_not_elected(kafka_broker, kafka_topic) -> None:
-    """kafka-leader-election.sh."""
-    arguments = ("--election-type", "preferred", "--topic", kafka_topic, "--partition", 0)
-    done = run(ELECTION, kafka_broker.bootstrap, *arguments)
-    assert f"Valid replica already elected for partitions {kafka_topic}-0" in done

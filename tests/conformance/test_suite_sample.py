@@ -23,6 +23,8 @@ SEED = int(os.environ.get("CONFORMANCE_SEED") or dt.datetime.now(dt.UTC).date().
 DAILY = ("Python", "Java")
 EACH = 8
 """Scenarios for a client."""
+UNSTEADY = {"kafka-python"}
+"""Clients whose members now and then read nothing, with Apache Kafka too: no groups here (docs/conformance.md)."""
 
 
 def of_the_day() -> list[Client]:
@@ -43,7 +45,10 @@ def command_of(client: Client) -> list[str]:
 @pytest.mark.parametrize("client", of_the_day(), ids=lambda client: client.name)
 def test_a_client_lives_through_some_scenarios(kafka_broker, client: Client) -> None:
     """Every scenario passes, or asks for what the client cannot do, or fails with Apache Kafka as well."""
-    todays = random.Random(f"{SEED} {client.name}").sample(SCENARIOS, EACH)
+    possible = [
+        one for one in SCENARIOS if client.name not in UNSTEADY or all(step.verb != "join" for step in one.steps)
+    ]
+    todays = random.Random(f"{SEED} {client.name}").sample(possible, EACH)
     print(f"CONFORMANCE_SEED={SEED}")
     with Player(command_of(client), kafka_broker.bootstrap) as player:
         outcomes = {one.name: player.play(one) for one in todays if (client.name, one.name) not in KNOWN}

@@ -55,7 +55,7 @@ class OpenableLog:
 
     __slots__ = (
         "_appends", "_closed_end", "_disk", "_elsewhere", "_engine", "_engine_factory", "_epoch_to_assign", "_epochs",
-        "_high_watermark", "_is_clean", "_is_named_durably", "_log_start_offset", "_opening", "_pending",
+        "_high_watermark", "_is_clean", "_is_named_durably", "_is_new", "_log_start_offset", "_opening", "_pending",
         "_producers", "_recovery_point", "_refusal", "_retention_due_ms", "_settling", "_snapshots", "_topic_id",
         "_unflushed_since_ms", "config", "cuts", "directory", "doomed", "first_dirty_offset", "is_being_cleaned",
         "is_offline", "is_spotless", "is_uncleanable", "later", "name", "partition", "path", "room", "settled_end",
@@ -88,7 +88,8 @@ class OpenableLog:
             known: as checkpointed.
             is_clean: whether it was closed cleanly, so that nothing has to be recovered.
             topic_id: None where it is to be read from the partition's metadata file.
-            is_new: whether the directory was made just now, so that its name is not durable yet.
+            is_new: whether the directory was made just now, so that its name is not durable yet; nor need that be so
+                where a process was killed before it had synced the log.
         """
         self._disk = disk
         self._engine_factory = engine_factory
@@ -109,7 +110,8 @@ class OpenableLog:
         """Files out of use, with the time from which they may be deleted."""
         self._topic_id = topic_id
         self._is_clean = is_clean
-        self._is_named_durably = not is_new
+        self._is_new = is_new
+        self._is_named_durably = not is_new and (is_clean or known.recovery_point > 0)
         self._recovery_point, self._log_start_offset, self._high_watermark, self.first_dirty_offset = known
         self.cuts = 0
         """How often something was taken off its end, or all of it away."""
@@ -147,7 +149,7 @@ class OpenableLog:
     def is_untouched(self) -> bool:
         """Whether it was made just now and not used since: it holds nothing, and need not be opened to see that."""
         is_closed = self._engine is None and self._closed_end < 0
-        return is_closed and not self._is_named_durably and not self.is_offline
+        return is_closed and self._is_new and not self.is_offline
 
     @property
     def needs_recovery(self) -> bool:

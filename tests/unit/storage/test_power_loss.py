@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from protocol.records import ControlType, headers
-from storage.checkpoints import RECOVERY_POINTS
+from storage.checkpoints import PARTITION_METADATA, RECOVERY_POINTS
 from storage.disk import StorageError
 from storage.log import Log, Origin
 from storage.log_config import LogConfig
@@ -339,6 +339,16 @@ def test_names_made_by_a_process_that_was_killed_are_durable_with_the_next_flush
     flush(log)
     machine.lose_power()
     assert bases(machine.log()) == [0, 1]
+
+
+def test_whose_log_it_is_is_durable_with_the_next_flush_after_a_kill() -> None:
+    """Rubbish in the metadata file would make it the log of another topic, and put it aside with all that was flushed."""
+    machine = Machine()
+    append(machine.log(), BIG)
+    machine.start()  # killed
+    flush(machine.log())
+    file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
+    assert file.platter == file.data
 
 
 def test_a_log_keeps_its_start_when_it_moves() -> None:

@@ -122,6 +122,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "How often log start offsets are written down."),
         Setting("log.index.interval.bytes", Kind.INT, "4096", at_least(0), _DEFAULT_OF_TOPICS),
         Setting("log.index.size.max.bytes", Kind.INT, "10485760", at_least(4), _DEFAULT_OF_TOPICS),
+        Setting("log.initial.task.delay.ms", Kind.LONG, "30000", at_least(0),
+                "When after the start logs are looked over for the first time."),
         Setting("log.local.retention.bytes", Kind.LONG, "-2", at_least(-2), _DEFAULT_OF_TOPICS),
         Setting("log.local.retention.ms", Kind.LONG, "-2", at_least(-2), _DEFAULT_OF_TOPICS),
         Setting("log.message.timestamp.after.max.ms", Kind.LONG, "3600000", at_least(0), _DEFAULT_OF_TOPICS),

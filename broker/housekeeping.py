@@ -28,7 +28,6 @@ from storage.log_manager import LogManager
 
 _log = logging.getLogger("barnabas.housekeeping")
 
-_FIRST_DELAY_MS: Final = 30_000
 _LONGEST_TICK_MS: Final = 5_000
 _SHORTEST_TICK_MS: Final = 100
 _CLOSE_IDLE_MS: Final = 60_000
@@ -76,7 +75,8 @@ class Housekeeping:
     def start(self, listeners: list[Listener]) -> None:
         """Schedule everything for the first time."""
         number = self._config.number
-        self._after(_LONGEST_TICK_MS, self._tick)
+        first_ms = number("log.initial.task.delay.ms")
+        self._after(min(_LONGEST_TICK_MS, first_ms), self._tick)
         self._every(min(map(number, _CHECKPOINTS)), self._checkpoint)
         self._every(number("replica.lag.time.max.ms") // 2, self._check_isrs)
         self._every(number("producer.id.expiration.check.interval.ms"), self._expire_producers)
@@ -85,7 +85,7 @@ class Housekeeping:
         self._every(_LOOK_FOR_SNAPSHOT_MS, self._look_for_snapshot)
         self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._clock.wall_ms()))
         retention_ms = number("log.retention.check.interval.ms")
-        self._after(min(_FIRST_DELAY_MS, retention_ms), lambda: self._retain(retention_ms))
+        self._after(min(first_ms, retention_ms), lambda: self._retain(retention_ms))
         for listener in listeners:
             self._close_idle_connections(listener)
 

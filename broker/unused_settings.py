@@ -96,7 +96,6 @@ kafka.metrics.polling.interval.secs INT 10
 kafka.metrics.reporters LIST ''
 leader.imbalance.check.interval.seconds LONG 300
 log.dir.failure.timeout.ms LONG 30000
-log.initial.task.delay.ms LONG 30000
 max.connection.creation.rate INT 2147483647
 max.connections.per.ip.overrides STRING ''
 metadata.max.idle.interval.ms INT 500

@@ -140,7 +140,7 @@ class LogManager:
         return SegmentEngine(self._disk, directory, config, self._jitter, self.open_files)
 
     def _jitter(self, limit_ms: int) -> int:
-        return int.from_bytes(self._random_bytes(8), "big") % (limit_ms + 1)
+        return int.from_bytes(self._random_bytes(8), "big") % limit_ms
 
     # ---- start and end -----------------------------------------------------------------------------------
 

@@ -88,8 +88,7 @@ class OpenableLog:
             known: as checkpointed.
             is_clean: whether it was closed cleanly, so that nothing has to be recovered.
             topic_id: None where it is to be read from the partition's metadata file.
-            is_new: whether the directory was made just now, so that its name is not durable yet; nor need that be so
-                where a process was killed before it had synced the log.
+            is_new: whether the directory was made just now; its name is not durable yet then, nor perhaps after a kill.
         """
         self._disk = disk
         self._engine_factory = engine_factory
@@ -118,8 +117,7 @@ class OpenableLog:
         self.settled_end = 0
         """All before it is durable, and so is what decides the transactions there."""
         self._settling: dict[int, int] = {}  # what it will be when the sync up to an end has succeeded
-        self.is_being_cleaned = False
-        self.is_uncleanable = False
+        self.is_being_cleaned = self.is_uncleanable = False
         self.is_spotless = False
         """Whether there was nothing to compact when it was closed."""
         self._epoch_to_assign = UNDEFINED

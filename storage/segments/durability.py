@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from storage.changes import Later
+from storage.changes import Change
 from storage.disk import Disk, File
 from storage.engine import SyncWork
 from storage.segments.segment import Segment
@@ -63,14 +63,15 @@ class Durability:
         if self._finished.get(segment.base_offset) is segment:
             del self._finished[segment.base_offset]
 
-    def leaving(self, segment: Segment, end_offset: int, ahead: Later | None) -> None:
-        """It ends there, and is about to be trimmed; `ahead`: for the room that it gives, so it is not kept open."""
+    def leaving(self, segment: Segment, end_offset: int, *, is_kept: bool) -> list[Change]:
+        """It ends there, and is about to be trimmed: what comes first, unless its file may be kept open until a sync."""
         self.unfinished(segment)
-        if segment.size and 0 <= self.flushed_end < end_offset:
-            if ahead is None:
-                self._leaving.append(segment.file)
-            else:
-                ahead(segment.file.sync)
+        if not segment.size or not 0 <= self.flushed_end < end_offset:
+            return []
+        if not is_kept:
+            return [segment.file.sync]
+        self._leaving.append(segment.file)
+        return []
 
     def new_names(self) -> None:
         """Files were made."""

@@ -15,7 +15,7 @@ from errno import ENOENT
 from functools import partial
 from typing import TypeVar
 
-from storage.changes import Change, at_once
+from storage.changes import Change, in_order
 from storage.disk import Disk, File, StorageError
 from storage.segments.layout import CLEANED, INDEXES, LOG, SWAP
 from storage.segments.segment import Segment
@@ -87,16 +87,15 @@ def replaced(disk: Disk, old: Sequence[Segment], size: int, interval: int, doome
         if paths[0] not in there:  # then the old ones had better stay
             raise StorageError("put a compacted segment in place of", paths[0], OSError(ENOENT, "it is gone"))
         steps.extend(partial(disk.rename, path + CLEANED, path + SWAP) for path in there)
-        steps.extend(partial(segment.doom, doomed, at_once) for segment in old)
+        steps.extend(partial(segment.doom, doomed) for segment in old)
         steps.extend(partial(disk.rename, path + SWAP, path) for path in there)
 
     def change() -> None:
-        while steps:
-            steps[0]()
-            del steps[0]
+        names()
         following.has_arrived = new.is_made = True
 
     steps.append(begin)
+    names = in_order(steps)
     new = Segment(following, directory, base_offset, size, interval)
     new.is_made = False
     return new, change

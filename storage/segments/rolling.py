@@ -8,11 +8,17 @@ NOT HERE Rolling (segment_engine.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from storage.engine import BatchInfo
 from storage.log_config import LogConfig
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+
+
+def drawn_roll_ms(config: LogConfig, jitter: Callable[[int], int]) -> int:
+    """How long a segment may be active; `jitter` draws a number below its bound."""
+    bound_ms = min(config.segment_jitter_ms, config.segment_ms)
+    return config.segment_ms - (jitter(bound_ms) if bound_ms else 0)
 
 
 def must_roll(

@@ -27,10 +27,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from operator import itemgetter
 
 from protocol.records import BatchHeader, FileRegion
-from storage.changes import Later, at_once
+from storage.changes import Change, Later, at_once, in_order
 from storage.disk import Disk
 from storage.engine import (
     AbortedTransaction,
@@ -54,7 +55,7 @@ from storage.segments.lookups import Opened, whole_batches
 from storage.segments.preallocation import give_back, set_aside
 from storage.segments.replacement import replaced
 from storage.segments.reservations import SegmentReservation
-from storage.segments.rolling import must_roll
+from storage.segments.rolling import drawn_roll_ms, must_roll
 from storage.segments.segment import Segment
 from storage.segments.service import Service
 from storage.settings import MAX_LONG
@@ -201,7 +202,7 @@ class SegmentEngine:
         self._config = config
         for segment in self._segments[-1:]:
             segment.interval = config.index_interval_bytes
-        self._set_roll_ms()
+        self._roll_ms = drawn_roll_ms(self._config, self._jitter)
 
     def enter_service(self) -> None:
         """Let files be closed when they are not in use (rule 6)."""
@@ -470,7 +471,6 @@ class SegmentEngine:
         new, change = replaced(self._disk, old, size, self._config.index_interval_bytes, doomed)
         for segment in old:
             self._forget(segment)
-            segment.drop()
         self._segments[slot : slot + len(old)] = [new]
         self._bases[slot : slot + len(old)] = [new.base_offset]
         new.service = self._service
@@ -485,14 +485,17 @@ class SegmentEngine:
     def trim(self, offset: int, ahead: Later | None = None) -> list[str]:
         """Rename the segments wholly before `offset` for deletion; never the active one."""
         doomed: list[str] = []
+        steps: list[Change] = []
         while len(self._bases) > 1 and self._bases[1] <= offset:
             segment = self._segments[0]
             if segment.size != segment.reserved or (ahead is not None and not segment.is_written):
                 break
-            self._durability.leaving(segment, self._bases[1], ahead)
-            segment.doom(doomed, ahead or self.later)
+            steps += self._durability.leaving(segment, self._bases[1], is_kept=ahead is None)
+            steps.append(partial(segment.doom, doomed))
             del self._segments[0], self._bases[0]
             self._forget(segment)
+        if steps:
+            (ahead or self.later)(in_order(steps))
         return doomed
 
     # ---- durability --------------------------------------------------------------------------------------
@@ -565,7 +568,7 @@ class SegmentEngine:
             later(set_aside(self._disk, segment.path(LOG), self._config.segment_bytes))
         later(self._durability.new_names)
         self._add(segment)
-        self._set_roll_ms()
+        self._roll_ms = drawn_roll_ms(self._config, self._jitter)
         return segment
 
     def _roll(self, base_offset: int, wall_ms: int) -> Segment:
@@ -589,12 +592,8 @@ class SegmentEngine:
     def _forget(self, segment: Segment) -> None:
         self._with_aborted.discard(segment.base_offset)
         self._durability.unfinished(segment)
+        segment.drop()
 
     def _set_end(self, end_offset: int) -> None:
         self._end_offset = end_offset
         self._durability.cut(end_offset)
-
-    def _set_roll_ms(self) -> None:
-        config = self._config
-        limit_ms = min(config.segment_jitter_ms, config.segment_ms)
-        self._roll_ms = config.segment_ms - (self._jitter(limit_ms) if limit_ms else 0)

@@ -5,7 +5,6 @@ NOT HERE What stands in them (segment.py), their names (layout.py), when they ar
 
 from __future__ import annotations
 
-from storage.changes import Later, at_once
 from storage.disk import Buffer, Disk, File
 from storage.open_files import IDLE, USED
 from storage.segments.layout import DELETED, INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
@@ -70,18 +69,13 @@ class SegmentFiles:
         self.is_gone = True
         self._close_file()
 
-    def doom(self, doomed: list[str], later: Later = at_once) -> None:
+    def doom(self, doomed: list[str]) -> None:
         """Give the files their names for deletion; `doomed` gets those names, which are still to be unlinked."""
-        self.drop()
-
-        def change() -> None:
-            for suffix in (LOG, *INDEXES):
-                path = self.path(suffix)
-                if self._disk.exists(path):
-                    self._disk.rename(path, path + DELETED)
-                    doomed.append(path + DELETED)
-
-        later(change)
+        for suffix in (LOG, *INDEXES):
+            path = self.path(suffix)
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED)
+                doomed.append(path + DELETED)
 
     def unlink(self) -> None:
         """Delete the files at once, the log first: an index without a log is deleted at the next start."""

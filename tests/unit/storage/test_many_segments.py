@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from storage.disk import TEMPORARY, Disk, File
+from storage.changes import Change
+from storage.disk import TEMPORARY, Disk, File, StorageError
 from storage.log import Isolation, Log
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
@@ -196,3 +199,26 @@ def test_a_few_segments_are_deleted_at_a_time_and_others_have_their_turns(tmp_pa
     assert seen == ["long"] * (MANY // AT_A_TIME + 1) + ["short"]
     assert [value for _, value in values_of(long)] == ["young", *(f"between {number}" for number in range(len(seen)))]
     assert short.log_start_offset == 1
+
+
+def test_no_segment_goes_while_one_before_it_stays(tmp_path: Path) -> None:
+    """A renaming that fails ends the directory, and what a thread had in hand behind it must not leave a hole."""
+
+    class Failing(Disk):
+        def rename(self, source: str, target: str) -> None:
+            """Fail for the second segment."""
+            if source.endswith(f"{1:020d}.log"):
+                raise StorageError("rename", source, OSError(errno.EIO, "failing"))
+            super().rename(source, target)
+
+    log = log_at(tmp_path, disk=Failing(), config=CONFIG)
+    fill(log, 5)
+    log.high_watermark = 5
+    changes: list[Change] = []
+    log.later = changes.append
+    log.trim(3, NOW_MS)
+    for change in changes:
+        with suppress(StorageError):
+            change()
+    bases = [base for base in range(5) if (tmp_path / f"t-0/{base:020d}.log").exists()]
+    assert bases == [1, 2, 3, 4]

@@ -101,6 +101,7 @@ def test_a_commit_is_answered_after_its_sync_where_that_is_wanted(tmp_path: Path
     world = World(tmp_path, worker=worker)
     world.create(OFFSETS_TOPIC, 1, flush_messages=1)
     world.create("t", 1)
+    worker.let_sync()  # of the new log's names
     groups = Coordination(world)
     written = waiting(groups.commit(5))
     read = waiting(groups.handlers.offset_fetch(world.context(9, 8), fetch_request()))
@@ -137,6 +138,7 @@ def test_a_failed_sync_is_no_commit(tmp_path: Path) -> None:
     world = World(tmp_path, worker=worker)
     world.create(OFFSETS_TOPIC, 1, flush_messages=1)
     world.create("t", 1)
+    worker.let_sync()  # of the new log's names
     groups = Coordination(world)
     written = waiting(groups.commit(5))
     worker.let_sync(StorageError("sync", "the test's own disk"))

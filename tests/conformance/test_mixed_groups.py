@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +108,14 @@ def test_the_same_migrations_leave_the_same_records(tmp_path: Path) -> None:
         theirs.close()
     logs = [log_of(tmp_path / "data" / f"__consumer_offsets-{index}") for index in range(5)]
     for group in ("mg-up", "mg-st"):
-        wrote = [entry for log in logs for entry in told(log, group)]
-        assert [entry for log in ours.logs for entry in told(log, group)] == wrote
+        wrote = comparable([entry for log in logs for entry in told(log, group)])
+        assert comparable([entry for log in ours.logs for entry in told(log, group)]) == wrote
         assert len(wrote) > 30
+
+
+def comparable(told_of: list[str]) -> list[str]:
+    """Up to the third member: which of three is given what, and has to wait for whom, is up to the ids that are drawn."""
+    return list(takewhile(lambda text: "'memberId': 'm-c'" not in text, told_of))
 
 
 # ---- stock clients

@@ -107,6 +107,8 @@ class Housekeeping:
         return self._deadlines.schedule(self._clock.mono_ms() + delay_ms, what)
 
     def _every(self, interval_ms: int, what: Callable[[], None]) -> None:
+        interval_ms = max(interval_ms, 1)  # Kafka takes 0 for some
+
         def again() -> None:
             what()
             self._after(interval_ms, again)

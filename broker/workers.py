@@ -5,8 +5,8 @@ RULES    1. A write is done in line while the directory's queue is empty, the wr
             behind it (design D12a).
          2. Syncs of one directory are done in rounds, in which all take part that wait (sync_rounds.py).
          3. Threads run system calls over closed inputs, nothing else; every report is delivered on the loop.
-         4. Threads start when first needed. A directory has several readers: one that reads many cold megabytes does not
-            hold up one that opens a log, and disks like it; not so many that a slow directory fills the process.
+         4. Threads start when first needed. A directory has several readers where one is not quick: who reads many cold
+            megabytes does not hold up one that opens a log; not so many that a slow directory fills the process (readers.py).
          5. A fault in a thread, anything but a StorageError, is raised on the loop.
 NOT HERE What is written and what an error means (`replication/replica_manager.py`).
 """
@@ -15,107 +15,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from broker.lanes import ROOM_S, Job, Lane, attempt, is_full, tell
+from broker.lanes import Lane, attempt, is_full, tell
+from broker.readers import ReaderLane
 from broker.sync_rounds import SyncRounds
 from replication.work import Begin, Done, Run
-from storage.disk import StorageError
 
 INLINE_BYTES = 1024 * 1024
 """Larger writes go to the thread: copying them takes the better part of a millisecond."""
 SLOW_S = 0.010
 """An inline write that takes this long sends the directory's writes to its thread for a while."""
 QUICK_S = 0.002
-READERS = 4
-UNREPORTED = 2 * READERS
-"""So much readers may have done of which the loop does not know yet: what they open stays open until it does, and they
-take the interpreter from it."""
 TRUSTED_S = 1.0
 """After so long a rest nobody knows whether the directory is still quick: its thread finds out."""
 QUICK_IN_A_ROW = 16
 """So many quick writes of the thread bring the directory back in line."""
-
-
-class _AwaitsRoom:
-    """Whom to tell of a job that found no room."""
-
-    __slots__ = ("_done", "_lane")
-
-    def __init__(self, lane: _ReaderLane, done: Done) -> None:
-        self._lane = lane
-        self._done = done
-
-    def __call__(self, error: StorageError | None) -> None:
-        self._lane.on_room(True)
-        self._done(error)
-
-
-class _ReaderLane(Lane):
-    """A few threads that take from one queue, one job at a time, and are never far ahead of the loop.
-
-    What finds no room on a full disk, as the opening of a log may, is put aside and tried again: no thread waits for it.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
-        super().__init__(loop, name)
-        self._backlog: deque[Job] = deque()
-        self._aside: list[Job] = []
-
-    def put(self, run: Run, done: Done) -> None:
-        if self.waiting >= len(self._threads) < READERS:
-            self._start()
-        self.waiting += 1
-        if self.waiting > UNREPORTED:
-            self._backlog.append((run, done))
-        else:
-            self._queue.put((run, done))
-
-    def stop(self) -> None:
-        """Finish what is queued and end the threads."""
-        self.wait_no_longer()
-        self._try_again()
-        while self._backlog:
-            self._queue.put(self._backlog.popleft())
-        super().stop()
-
-    def _report(self, reports: list[tuple[Done, Exception | None]]) -> None:
-        for _ in reports:
-            self._take_from_backlog()
-        super()._report(reports)
-
-    def _take_from_backlog(self) -> None:
-        if self._backlog:
-            self._queue.put(self._backlog.popleft())
-
-    def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            run, done = job
-            error = attempt(run)
-            if is_full(error) and not self._is_over.is_set():
-                self._loop.call_soon_threadsafe(self._put_aside, job)
-            else:
-                self._loop.call_soon_threadsafe(self._report, [(done, error)])
-            del job, run, done  # it holds files open, and the next one may be long in coming
-
-    def _put_aside(self, job: Job) -> None:
-        """Let others go on (on the loop)."""
-        run, done = job
-        if not isinstance(done, _AwaitsRoom):
-            self.on_room(False)
-            done = _AwaitsRoom(self, done)
-        if not self._aside:
-            self._loop.call_later(ROOM_S, self._try_again)
-        self._aside.append((run, done))
-        self.waiting -= 1
-        self._take_from_backlog()
-
-    def _try_again(self) -> None:
-        aside, self._aside = self._aside, []
-        for run, done in aside:
-            self.put(run, done)
 
 
 class _WriterLane(Lane):
@@ -171,7 +87,7 @@ class ThreadWorker:
         self._loop = loop
         self._writers: dict[str, _WriterLane] = {}
         self._syncers: dict[str, SyncRounds] = {}
-        self._readers: dict[str, _ReaderLane] = {}
+        self._readers: dict[str, ReaderLane] = {}
         self._names: dict[str, Lane] = {}
         self._background: dict[str, Lane] = {}
         self._without_room: dict[str, int] = {}  # how many lanes wait for it
@@ -198,7 +114,7 @@ class ThreadWorker:
         """Read something of a log directory, in one of its reader threads."""
         lane = self._readers.get(directory)
         if lane is None:
-            lane = self._readers[directory] = _ReaderLane(self._loop, f"reader {directory}")
+            lane = self._readers[directory] = ReaderLane(self._loop, f"reader {directory}")
             lane.on_room = partial(self._room, directory)
         lane.put(run, done)
 

@@ -29,7 +29,7 @@ LEAST: Final = 64
 _RESERVED: Final = 8
 _LEAST_RESERVED: Final = 32
 """One in so many, and at least so many, are left for files that are open for a moment: what readers have opened and the
-loop does not know of yet (broker/workers.py) is most of it."""
+loop does not know of yet (broker/readers.py) is most of it."""
 _ROUNDS: Final = 2
 _AT_A_TURN: Final = 128
 

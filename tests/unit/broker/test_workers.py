@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Iterator
-from threading import Thread, current_thread
+from threading import Barrier, Thread, current_thread
 from weakref import ref
 
 import pytest
 
-from broker.workers import QUICK_IN_A_ROW, READERS, TRUSTED_S, UNREPORTED, ThreadWorker
+from broker.readers import READERS, UNREPORTED
+from broker.workers import QUICK_IN_A_ROW, TRUSTED_S, ThreadWorker
 from replication.work import Done, Run
 from storage.disk import StorageError
 from tests.support.waiting import until
@@ -100,6 +101,45 @@ def test_readers_are_never_far_ahead_of_the_loop(loop: asyncio.AbstractEventLoop
     assert UNREPORTED <= most <= UNREPORTED + READERS
 
 
+def test_one_reader_does_it_all_while_it_is_quick(
+    loop: asyncio.AbstractEventLoop, worker: ThreadWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """readers.py, rule 1: several would take the interpreter from each other after every call of the system."""
+    monkeypatch.setattr("broker.readers.PATIENCE_S", 1000.0)
+    threads: set[object] = set()
+    done: list[object] = []
+
+    def report(error: StorageError | None) -> None:
+        done.append(error)
+        if len(done) == 5 * UNREPORTED:
+            loop.stop()
+
+    for _ in range(5 * UNREPORTED):
+        worker.read("data", lambda: threads.add(current_thread()), report)
+    loop.run_forever()
+    assert done == [None] * 5 * UNREPORTED
+    assert len(threads) == 1
+
+
+def test_others_help_where_a_reader_is_stuck(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:
+    """readers.py, rule 1: as many read at a time as there may be, and all else that was asked for is done then."""
+    together = Barrier(READERS)
+    loop.set_exception_handler(lambda loop, _: loop.stop())
+    done: list[object] = []
+
+    def report(error: StorageError | None) -> None:
+        done.append(error)
+        if len(done) == READERS + UNREPORTED:
+            loop.stop()
+
+    for _ in range(READERS):
+        worker.read("data", lambda: together.wait(timeout=10), report)
+    for _ in range(UNREPORTED):
+        worker.read("data", lambda: None, report)
+    loop.run_forever()
+    assert done == [None] * (READERS + UNREPORTED)
+
+
 def test_what_readers_were_asked_for_is_done_before_the_end(
     loop: asyncio.AbstractEventLoop, worker: ThreadWorker
 ) -> None:
@@ -187,7 +227,7 @@ class Scarce:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("lanes", "workers"):
+    for module in ("lanes", "readers"):
         monkeypatch.setattr(f"broker.{module}.ROOM_S", 0.001)
 
 

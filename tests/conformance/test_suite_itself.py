@@ -25,7 +25,7 @@ from tests.conformance.suite.steps import (
     without,
 )
 from tests.conformance.suite.table import Results, page
-from tests.conformance.suite.tables.everything import KNOWN, SCENARIOS
+from tests.conformance.suite.tables.everything import KNOWN, NOW_AND_THEN, SCENARIOS
 
 ACTOR = """
 import json, sys
@@ -113,7 +113,7 @@ def test_no_two_scenarios_share_a_name() -> None:
     """Names are the rows of the table."""
     names = [one.name for one in SCENARIOS]
     assert sorted(set(names)) == sorted(names)
-    assert {name for _, name in KNOWN} <= set(names)
+    assert {name for _, name in KNOWN.keys() | NOW_AND_THEN.keys()} <= set(names)
 
 
 def test_the_table_tells_a_failure_from_what_is_not_asked(tmp_path: Path) -> None:
@@ -132,3 +132,17 @@ def test_the_table_tells_a_failure_from_what_is_not_asked(tmp_path: Path) -> Non
     assert "1. one: not mine" in text
     (failure,) = results.failures()
     assert third.name in failure
+
+
+def test_what_fails_now_and_then_is_neither_news_when_it_passes_nor_when_it_fails(tmp_path: Path) -> None:
+    """The cell says so either way, so the page does not change from run to run."""
+    place, reason = next(iter(NOW_AND_THEN.items()))
+    pages = set()
+    for answer in ({"told": {}}, {"refused": 3, "message": "x"}):
+        outcomes = {place: played(tmp_path, {"ask": [answer]}, do("ask"))}
+        results = Results({place[0]: "1.0"}, {place[0]: "Python"}, {}, outcomes, {})
+        assert results.failures() == []
+        pages.add(page(results, "a broker"))
+    (text,) = pages
+    assert f"| {place[1]} | yes 1 |" in text
+    assert f"1. {place[0]}, not in every play, with Apache Kafka too: {reason}" in text

@@ -16,15 +16,14 @@ from tests.conformance.suite import matrix
 from tests.conformance.suite.clients import CLIENTS, Client, NotHere
 from tests.conformance.suite.playing import FAILED, Player
 from tests.conformance.suite.table import faults_of
-from tests.conformance.suite.tables.everything import KNOWN, SCENARIOS
+from tests.conformance.suite.tables.everything import KNOWN, NOW_AND_THEN, SCENARIOS
 from tests.conformance.suite.tables.records import CODECS
 
 SEED = int(os.environ.get("CONFORMANCE_SEED") or dt.datetime.now(dt.UTC).date().toordinal())
 DAILY = ("Python", "Java")
 EACH = 8
 """Scenarios for a client."""
-UNSTEADY = {"kafka-python"}
-"""Clients whose members now and then read nothing, with Apache Kafka too: no groups here (docs/conformance.md)."""
+OWN_FAULTS = KNOWN.keys() | NOW_AND_THEN.keys()
 
 
 def of_the_day() -> list[Client]:
@@ -45,13 +44,10 @@ def command_of(client: Client) -> list[str]:
 @pytest.mark.parametrize("client", of_the_day(), ids=lambda client: client.name)
 def test_a_client_lives_through_some_scenarios(kafka_broker, client: Client) -> None:
     """Every scenario passes, or asks for what the client cannot do, or fails with Apache Kafka as well."""
-    possible = [
-        one for one in SCENARIOS if client.name not in UNSTEADY or all(step.verb != "join" for step in one.steps)
-    ]
-    todays = random.Random(f"{SEED} {client.name}").sample(possible, EACH)
+    todays = random.Random(f"{SEED} {client.name}").sample(SCENARIOS, EACH)
     print(f"CONFORMANCE_SEED={SEED}")
     with Player(command_of(client), kafka_broker.bootstrap) as player:
-        outcomes = {one.name: player.play(one) for one in todays if (client.name, one.name) not in KNOWN}
+        outcomes = {one.name: player.play(one) for one in todays if (client.name, one.name) not in OWN_FAULTS}
     assert {name: one.reason for name, one in outcomes.items() if one.state == FAILED} == {}
 
 

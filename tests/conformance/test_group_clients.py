@@ -79,6 +79,7 @@ def kafka_python_member(bootstrap: str, topic: str, assignor: Any, instance: str
         session_timeout_ms=6000,
         auto_commit_interval_ms=100,
     )
+    consumer.partitions_for_topic(topic)  # else it may lose them: docs/conformance.md, "What kafka-python loses"
 
     def poll() -> list[tuple[int, int]]:
         return [(record.partition, record.offset) for records in consumer.poll(100).values() for record in records]

@@ -22,7 +22,7 @@ from storage.log_manager import LogManager
 from tests.support.data_directory import copied, damage, make_data_directory, with_logs
 from tests.support.logs import bytes_of
 
-SEEDS = 120
+SEEDS = 60
 
 
 @pytest.fixture(scope="module")

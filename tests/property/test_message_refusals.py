@@ -7,7 +7,7 @@ import random
 
 from protocol.codec import decoder, encode
 from protocol.errors import MalformedRequest
-from protocol.schema import Message
+from protocol.schema import Message, fields_of
 from tests.oracle.kafka_messages import KafkaRefuses, Reading, kafka_messages
 from tests.oracle.mutations import damaged, valid_frame
 from tests.oracle.values import VERSIONS
@@ -24,6 +24,11 @@ STRICTER = ("does not fill its size", "more than 32 bits", "tagged fields", "ele
 CANNOT_WRITE = ("Invalid raw tag field list", "as an undefined tag")
 # Java and Python do not always put the same number of these in the place of bytes that are no UTF-8.
 BROKEN_TEXT = "\ufffd"
+
+
+def takes_for_null(message: Message) -> bool:
+    """Whether a tagged struct that may be null is null here; one that is not there at all Kafka takes for a blank one."""
+    return any(field.says_whether_null and getattr(message, field.name) is None for field in fields_of(type(message)))
 
 
 @needs_kafka

@@ -50,7 +50,7 @@ def test_kafka_and_we_agree_on_damaged_frames() -> None:
         else:
             message, end = ours
             assert theirs.left_over == len(frame) - end, where
-            if BROKEN_TEXT not in repr(message):
+            if BROKEN_TEXT not in repr(message) and not takes_for_null(message):
                 assert theirs.written == encode(message, version), where
             both += 1
     assert FRAMES < 100 or (both and neither)

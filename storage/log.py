@@ -313,6 +313,7 @@ class Log(OpenableLog):
         self.open()
         assert not self._appends.are_under_way, "no append is under way during a truncation"
         assert not self._pending, "changes of files are made before a truncation"
+        self._be_named_durably()
         self._begin_at(offset)
         self._log_start_offset = offset
         self.high_watermark = offset

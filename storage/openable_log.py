@@ -460,6 +460,16 @@ class OpenableLog:
         work.end_offset, work.is_complete = end_offset, is_complete
         return work
 
+    def _be_named_durably(self) -> None:
+        """Make durable that there is this log, and whose it is, now."""
+        if not self._is_named_durably:
+            metadata = f"{self.path}/{PARTITION_METADATA}"
+            if self._disk.exists(metadata):
+                self._disk.open(metadata, write=True).sync()
+            self._disk.sync_dir(self.path)
+            self._disk.sync_dir(self.directory)
+            self._is_named_durably = True
+
     def flushed(self, end_offset: int) -> None:
         """All before `end_offset` is durable: a sync work made when the log ended there has succeeded."""
         if self._engine is not None:

@@ -351,6 +351,14 @@ def test_whose_log_it_is_is_durable_with_the_next_flush_after_a_kill() -> None:
     assert file.platter == file.data
 
 
+def test_whose_log_it_is_is_durable_when_it_has_begun_anew() -> None:
+    """Nothing of it need have been synced before."""
+    machine = Machine()
+    machine.manager.truncate_fully(machine.log(), 5)
+    file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
+    assert file.platter == file.data
+
+
 def test_a_log_keeps_its_start_when_it_moves() -> None:
     """The directory where it lies now writes it down before the log lies there."""
     machine = Machine(("/a", "/b"))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from broker.broker_settings import BROKER_SETTINGS
 from broker.unused_settings import unused_settings
-from replication.metadata_log import METADATA_LOG_CONFIG
+from replication.metadata_start import METADATA_LOG_CONFIG
 from replication.metadata_snapshots import SnapshotSettings
 from storage.compaction.job import Resources
 from storage.log_config import LogConfig, log_config

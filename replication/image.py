@@ -189,6 +189,19 @@ class Changes:
         changes.features = bool(image.features)
         return changes
 
+    @classmethod
+    def between(cls, old: MetadataImage, new: MetadataImage) -> Self:
+        """The way from one image to another that did not grow out of it; what is the same may be among it."""
+        changes = cls.everything(new)
+        for topic_id, topic in old.topics_by_id.items():
+            if topic_id not in new.topics_by_id:
+                changes.removed_topics[topic_id] = topic
+        changes.created_topics.difference_update(old.topics_by_id)
+        changes.brokers.update(old.brokers)
+        changes.configs.update(old.configs)
+        changes.features = old.features != new.features
+        return changes
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing was touched."""

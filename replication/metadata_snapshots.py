@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from replication.formatting import voter_records
 from replication.image import MetadataImage
 from replication.image_records import image_records
 from replication.metadata_log import MetadataLog
@@ -73,7 +72,7 @@ class MetadataSnapshots:
         log.bytes_behind = 0
         name = SnapshotName(image.offset + 1, image.epoch)
         batches = snapshot_batches(
-            [] if log.voter is None else voter_records(log.voter),
+            log.quorum_records(image.offset + 1),
             image_records(image),
             leader_epoch=image.epoch,
             timestamp_ms=wall_ms,

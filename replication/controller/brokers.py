@@ -1,4 +1,4 @@
-"""Decisions on brokers: registration, the beginning and the end of this node's own, blocks of producer ids.
+"""Decisions on brokers and controllers: registration, being given up, blocks of producer ids.
 
 RULES    1. A broker's epoch is the offset of the first record of the batch that registers it; every request that
             names an older one is refused.
@@ -23,23 +23,20 @@ from protocol.messages.quorum import (
 from protocol.messages.stored import (
     BrokerEndpoint,
     BrokerFeature,
-    BrokerRegistrationChangeRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
 from protocol.primitives import uuid_text
-from replication.controller.elections import broker_left, leave_in_peace, restart
+from replication.controller.elections import broker_left, restart
 from replication.controller.environment import Environment
-from replication.controller.heartbeats import cordon, unfence
 from replication.image import BrokerImage, Endpoint, MetadataImage
 from replication.metadata_records import Versioned
 from replication.record_versions import (
     METADATA_VERSION,
     SUPPORTED_FEATURES,
     WITH_CONTROLLERS,
-    WITH_CORDONS,
     WITH_DIRECTORIES,
     features_for,
     registration_version,
@@ -64,8 +61,6 @@ class Registration(NamedTuple):
     features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
     previous_epoch: int = -1
     """The epoch under which its last process ended cleanly; -1: it did not."""
-    cordoned: tuple[bytes, ...] = ()
-    """Directories that take no new replicas."""
     is_migrating: bool = False
     """Whether it comes from a cluster with ZooKeeper."""
 
@@ -221,26 +216,6 @@ def register_own_controller(
         features=_features(features_for(image.features)),
     )
     return [(record, 0)]
-
-
-def begin(image: MetadataImage, environment: Environment, cordoned: tuple[bytes, ...] = ()) -> Decision[None]:
-    """Make this node's own broker active as soon as it is registered: it reads what it writes."""
-    broker = image.brokers[environment.node_id]
-    records: list[Versioned] = []
-    if broker.is_fenced:
-        records += unfence(image, environment, broker)
-    if image.metadata_version >= WITH_CORDONS:
-        records += cordon(broker, list(cordoned))
-    return Decision(records, None, is_atomic=False)
-
-
-def end(image: MetadataImage, environment: Environment) -> Decision[None]:
-    """Note that this node's own broker ends in peace, so that nobody waits for its session to run out."""
-    broker = image.brokers.get(environment.node_id)
-    if broker is None or broker.is_fenced:
-        return Decision([], None)
-    change = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=1)
-    return Decision([*leave_in_peace(image, environment), (change, 0)], None, is_atomic=False)
 
 
 def unregister(

@@ -81,7 +81,7 @@ def restart(
     forgets = not was_clean and image.has_eligible_leaders
 
     def is_alone(state: PartitionState) -> bool:
-        return is_own and len(state.replicas) == 1
+        return _stays(environment, broker_id, state)
 
     def concerns(state: PartitionState) -> bool:
         if is_alone(state):
@@ -107,15 +107,25 @@ def _lead_on(image: MetadataImage, broker_id: int, directories: Sequence[bytes])
     ]
 
 
-def leave_in_peace(image: MetadataImage, environment: Environment) -> list[Versioned]:
-    """What the end of this node's own broker means for partitions that others hold too (rule 3)."""
-    own = environment.node_id
-    return broker_left(image, environment, own, lambda state: own in state.isr and len(state.replicas) > 1)
+def leave_in_peace(image: MetadataImage, environment: Environment, broker_id: int) -> list[Versioned]:
+    """What the wanted end of a broker means for the partitions that it does not keep."""
+
+    def concerns(state: PartitionState) -> bool:
+        return broker_id in state.isr and not _stays(environment, broker_id, state)
+
+    return broker_left(image, environment, broker_id, concerns)
 
 
-def leads_any(image: MetadataImage, broker_id: int) -> bool:
-    """Whether a broker leads a partition."""
-    return any(state.leader == broker_id for _, _, state in _partitions(image))
+def leads_any(image: MetadataImage, environment: Environment, broker_id: int) -> bool:
+    """Whether a broker leads a partition that somebody else could lead."""
+    return any(
+        state.leader == broker_id and not _stays(environment, broker_id, state) for _, _, state in _partitions(image)
+    )
+
+
+def _stays(environment: Environment, broker_id: int, state: PartitionState) -> bool:
+    """Rule 3: whether a partition stays with its broker over a restart."""
+    return broker_id == environment.node_id and len(state.replicas) == 1
 
 
 def _others(image: MetadataImage, broker_id: int) -> MayLead:

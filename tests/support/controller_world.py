@@ -10,11 +10,12 @@ from typing import Any
 
 from broker.config import BrokerConfig
 from broker.dynamic_settings import BrokerRules
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored
 from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from protocol.messages.stored import BrokerEndpoint, BrokerFeature
 from protocol.schema import Message
-from replication.controller.brokers import Registration
-from replication.controller.controller import Controller
+from replication.controller.controller import Controller, OwnController
 from replication.controller.environment import Environment
 from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
@@ -27,8 +28,14 @@ from replication.formatting import (
     new_uuid,
 )
 from replication.image import Changes, Endpoint, MetadataImage
-from replication.metadata_log import MetadataLog, open_metadata_log
+from replication.metadata_log import MetadataLog
+from replication.metadata_node import MetadataNode, World
 from replication.metadata_records import MetadataBatch, read_batches
+from replication.metadata_start import MetadataStart, open_metadata_log
+from replication.publisher import Publisher
+from replication.quorum import Answered
+from replication.raft.raft import QuorumTimes
+from replication.record_versions import features_for
 from replication.work import Begin, Done, Run
 from storage.disk import Disk, StorageError
 from storage.engine import Engine
@@ -91,6 +98,23 @@ class HeldWorker:
         done(error)
 
 
+class WorldClock:
+    """The clocks of a world."""
+
+    def __init__(self, world: ControllerWorld) -> None:
+        self._world = world
+
+    def mono_ms(self) -> int:
+        return self._world.mono_ms
+
+    def wall_ms(self) -> int:
+        return WALL_MS
+
+
+def _nobody(peer: int, request: Message, answered: Answered) -> None:
+    raise AssertionError("there is nobody to ask")
+
+
 class ControllerWorld:
     """Node 1, alone."""
 
@@ -108,7 +132,9 @@ class ControllerWorld:
         self.deadlines = Deadlines()
         self.mono_ms = 1_000
         self.log: MetadataLog
+        self.node: MetadataNode
         self.controller: Controller
+        self.publisher: Publisher
         self.sessions: Sessions
 
     def format(self) -> Identity:
@@ -124,32 +150,72 @@ class ControllerWorld:
             wall_ms=WALL_MS,
         )
 
-    def open(self) -> MetadataLog:
+    def open(self) -> MetadataStart:
         """Open the log."""
-        self.log = open_metadata_log(self.disk, self._engine, self.identity, self.worker)
-        return self.log
+        opened = open_metadata_log(self.disk, self._engine, self.identity, self.worker)
+        self.log = opened.log
+        return opened
 
     def _engine(self, path: str, config: LogConfig) -> Engine:
         return SegmentEngine(self.disk, path, config)
 
-    def start(self, *, previous_epoch: int = -1) -> ControllerWorld:
-        """Open the log and start the controller."""
-        self.open()
+    def lead(self) -> ControllerWorld:
+        """Open the log and lead it."""
+        opened = self.open()
         self.incarnation = self.incarnations.popleft() if self.incarnations else new_uuid(self.dice.randbytes)
         self.sessions = Sessions(self.deadlines, SESSION_MS)
-        self.controller = Controller(self.log, self.environment(), self.sessions)
         self.sessions.on_silence = lambda broker: self.controller.fence_silent(broker, wall_ms=WALL_MS)
-        self.controller.on_image = self._follow
-        registration = Registration(
+        around = World(self.disk, self.worker, self.deadlines, WorldClock(self), self.dice.randrange, _nobody)
+        own = OwnController(self.incarnation, CONTROLLER_ENDPOINTS)
+        self.node = MetadataNode(
+            around, self.identity, opened, self.environment(), self.sessions, own, times=QuorumTimes()
+        )
+        self.controller, self.publisher = self.node.controller, self.node.publisher
+        self.publisher.on_image = self._follow
+        self.publisher.begin()
+        self.node.quorum.start()
+        return self
+
+    def start(self, *, previous_epoch: int = -1) -> ControllerWorld:
+        """Open the log, lead it, and have this node's broker be active."""
+        self.lead()
+        answer = self.register(self.registration(previous_epoch))
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code))
+        self.heartbeat(self.own_heartbeat())
+        return self
+
+    def registration(self, previous_epoch: int = -1) -> BrokerRegistrationRequest:
+        """What this node's broker says when its process begins."""
+        levels = features_for(self.image.features)
+        return BrokerRegistrationRequest(
             broker_id=1,
             cluster_id=self.identity.cluster_id,
             incarnation_id=self.incarnation,
-            endpoints=ENDPOINTS,
-            directories=tuple(self.identity.directory_ids.values()),
-            previous_epoch=previous_epoch,
+            listeners=[BrokerEndpoint(name=e.listener, host=e.host, port=e.port, security_protocol=0) for e in ENDPOINTS],
+            features=[
+                BrokerFeature(name=n, min_supported_version=a, max_supported_version=z) for n, (a, z) in levels.items()
+            ],
+            rack=None,
+            log_dirs=list(self.identity.directory_ids.values()),
+            previous_broker_epoch=previous_epoch,
         )
-        self.controller.start(registration, CONTROLLER_ENDPOINTS, wall_ms=WALL_MS, ready=lambda: None)
-        return self
+
+    def own_heartbeat(self, **wanted: Any) -> BrokerHeartbeatRequest:
+        """This node's broker is heard."""
+        says = {"want_fence": False, "want_shut_down": False, "cordoned_log_dirs": [], **wanted}
+        return BrokerHeartbeatRequest(
+            broker_id=1, broker_epoch=self.broker_epoch, current_metadata_offset=self.image.offset, **says
+        )
+
+    def stop_broker(self) -> None:
+        """End this node's broker in peace."""
+        self.heartbeat(self.own_heartbeat(want_shut_down=True))
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this node's broker."""
+        return self.image.brokers[1].epoch
 
     def _follow(self, image: MetadataImage, changes: Changes) -> Iterator[None]:
         self.images.append((image, changes))
@@ -195,7 +261,7 @@ class ControllerWorld:
     @property
     def image(self) -> MetadataImage:
         """The published image."""
-        return self.controller.image
+        return self.publisher.image
 
     @property
     def log_path(self) -> Path:

@@ -1,0 +1,98 @@
+"""A node's part in the cluster's metadata: its replica of the log, its voice in the quorum, its controller, the images it sees.
+
+NOT HERE What each of them does; sockets, threads and clocks, which are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from protocol.schema import Message
+from replication.committed_metadata import CommittedMetadata
+from replication.controller.controller import Controller, OwnController
+from replication.controller.environment import Environment
+from replication.controller.sessions import Sessions
+from replication.deadlines import Deadlines
+from replication.formatting import METADATA_DIRECTORY, Identity
+from replication.metadata_start import MetadataStart
+from replication.publisher import Publisher
+from replication.quorum import Answered, Clock, Quorum
+from replication.quorum_state import write_quorum_state
+from replication.raft.raft import QuorumTimes, Raft
+from replication.raft.replica_log import ElectionState
+from replication.raft.voters import ReplicaKey
+from replication.record_versions import KRAFT_VERSION
+from replication.work import Run, Worker
+from storage.disk import Disk, StorageError
+
+
+class World(NamedTuple):
+    """What the node has around it."""
+
+    disk: Disk
+    worker: Worker
+    deadlines: Deadlines
+    clock: Clock
+    random_below: Callable[[int], int]
+    send: Callable[[int, Message, Answered], None]
+    """Asks another replica, or a bootstrap server (-2 is the first)."""
+
+
+class MetadataNode:
+    """Made of what the directory held at the start; nothing happens before `quorum.start`."""
+
+    def __init__(
+        self,
+        world: World,
+        identity: Identity,
+        start: MetadataStart,
+        environment: Environment,
+        sessions: Sessions,
+        own: OwnController,
+        *,
+        times: QuorumTimes,
+        bootstrap_servers: int = 0,
+    ) -> None:
+        self._world = world
+        self._path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
+        self.log = log = start.log
+        self.publisher = Publisher(start.image)
+        committed = CommittedMetadata(log, self.publisher, is_in_transaction=start.is_in_transaction)
+        self.controller = Controller(
+            log, self.publisher, committed, environment, sessions, world.clock, own, start.bootstrap
+        )
+        log.on_loaded = committed.loaded
+        self.raft = Raft(
+            ReplicaKey(identity.node_id, identity.metadata_directory_id),
+            identity.cluster_id,
+            log,
+            start.state,
+            times=times,
+            bootstrap_servers=bootstrap_servers,
+            jitter=world.random_below,
+            mono_ms=world.clock.mono_ms(),
+        )
+        self.quorum = Quorum(self.raft, log, self.controller, self._keep, world.send, world.deadlines, world.clock)
+        log.on_written, log.on_flushed = self.quorum.written, self.quorum.flushed
+
+    @property
+    def features(self) -> dict[str, int]:
+        """The levels in force, the quorum's own among them; what is at 0 is left out."""
+        levels = {**self.publisher.image.features, KRAFT_VERSION: self.log.kraft_version}
+        return {name: level for name, level in levels.items() if level}
+
+    def _keep(self, state: ElectionState, done: Callable[[], None]) -> None:
+        voters = None if self.log.kraft_version else self.raft.voters.node_ids
+
+        def begin() -> Run:
+            return partial(write_quorum_state, self._world.disk, self._path, state, static_voters=voters)
+
+        def kept(error: StorageError | None) -> None:
+            if error is not None:
+                self.log.fail(error)
+            else:
+                done()
+
+        self._world.worker.sync(self.log.directory, begin, kept)

@@ -80,6 +80,8 @@ class Replayed:
         self.voters = replay.voters
         """Without voters where they are a setting (kraft.version 0)."""
         self.kraft_version = replay.kraft_version
+        self.last_voters = replay.last_voters
+        """Ids of the voters when a leader was last elected."""
         self.size = replay.size
         """Bytes behind the snapshot."""
         self.timestamp_ms = replay.timestamp_ms
@@ -189,6 +191,7 @@ class _Replay:
         self.removed: set[bytes] = set()
         self.voters = VoterHistory(VoterSet([]))
         self.kraft_version = 0
+        self.last_voters: list[int] = []
         self._last = (image.offset, image.epoch, image.leader_id)
         self.timestamp_ms = snapshot.last_contained_ms
         self.size = 0
@@ -220,6 +223,7 @@ class _Replay:
         if isinstance(message, stored.VotersRecord):
             self.voters.changed(offset, from_record(message))
         elif isinstance(message, stored.LeaderChangeMessage):
+            self.last_voters = [voter.voter_id for voter in message.voters]
             self._last = (*self._last[:2], message.leader_id)
         elif isinstance(message, stored.KRaftVersionRecord):
             _check_level(KRAFT_VERSION, message.kraft_version, "The metadata quorum")

@@ -13,15 +13,23 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from protocol.primitives import uuid_text
 from replication.formatting import METADATA_DIRECTORY, Identity
 from replication.image import MetadataImage
 from replication.metadata_log import MetadataLog
-from replication.metadata_records import MAX_BATCH_BYTES, MetadataBatch, SnapshotName, Versioned, read_batches
+from replication.metadata_records import (
+    MAX_BATCH_BYTES,
+    MetadataBatch,
+    SnapshotName,
+    UnreadableMetadata,
+    Versioned,
+    read_batches,
+)
 from replication.metadata_replay import Replayed, read_metadata
 from replication.quorum_state import read_quorum_state
 from replication.raft.letters import METADATA_TOPIC, METADATA_TOPIC_ID
 from replication.raft.replica_log import ElectionState
-from replication.raft.voters import VoterHistory, VoterSet
+from replication.raft.voters import ReplicaKey, Voter, VoterHistory, VoterSet
 from replication.work import Worker
 from storage.checkpoints import PARTITION_METADATA, write_topic_id
 from storage.disk import Disk
@@ -58,6 +66,8 @@ def open_metadata_log(
     config: LogConfig = METADATA_LOG_CONFIG,
     found: Replayed | None = None,
     static_voters: VoterSet | None = None,
+    *,
+    may_observe: bool = False,
 ) -> MetadataStart:
     """Recover the log; writes no record.
 
@@ -69,13 +79,15 @@ def open_metadata_log(
         config: how large and how old segments get.
         found: what `read_metadata` found; None: it is read now.
         static_voters: those of the settings, for a quorum whose voters do not stand in the log.
+        may_observe: whether this node need not be a voter: it knows whom to ask.
 
     Raises:
-        UnreadableMetadata: somebody wrote what this node does not understand.
+        UnreadableMetadata: somebody wrote what this node does not understand, or it has no place in the quorum.
         UnusableDirectory: quorum-state is broken.
         StorageError: the disk failed.
     """
     found = found or read_metadata(disk, identity)
+    voters = _voters(identity, found, static_voters, may_observe=may_observe)
     path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
     disk.make_dirs(path)
     if not disk.exists(f"{path}/{PARTITION_METADATA}"):
@@ -85,9 +97,6 @@ def open_metadata_log(
     if log.log_end_offset != found.end_offset:
         found = found.again(_batches(log, found.start.end_offset))
     found.snapshots.tidy()
-    voters = found.voters
-    if not found.kraft_version:
-        voters = VoterHistory(static_voters or VoterSet([]))
     opened = MetadataLog(
         log, worker, found.snapshots, voters, kraft_version=found.kraft_version, epoch=max(found.image.epoch, 0)
     )
@@ -101,6 +110,34 @@ def open_metadata_log(
         is_alone and found.is_in_transaction,
         found.bootstrap,
     )
+
+
+def _voters(identity: Identity, found: Replayed, static_voters: VoterSet | None, *, may_observe: bool) -> VoterHistory:
+    """Who votes, as far as is known; in a static quorum without settings this node alone, if it was so before."""
+    voters, own = found.voters, ReplicaKey(identity.node_id, identity.metadata_directory_id)
+    if not found.kraft_version and static_voters:
+        voters = VoterHistory(static_voters)
+    elif not found.kraft_version and not may_observe:
+        if len(found.last_voters) > 1:
+            raise UnreadableMetadata(
+                f"The metadata quorum has several voters ({', '.join(map(str, found.last_voters))}), which are a setting: "
+                "name them and their addresses in controller.quorum.voters."
+            )
+        alone = found.last_voters or [identity.node_id]
+        voters = VoterHistory(VoterSet([Voter(ReplicaKey(alone[0]))]))
+    latest = voters.latest
+    if len(latest) == 1 and own not in latest and not may_observe:
+        (voter,) = latest
+        raise UnreadableMetadata(
+            f"The metadata quorum is node {voter.key.node_id}, and this is node {own.node_id}"
+            + (
+                ": name it in controller.quorum.bootstrap.servers."
+                if voter.key.node_id != own.node_id
+                else f" with another directory: {uuid_text(own.directory_id)} is not {uuid_text(voter.key.directory_id)}. "
+                "Restore the directory that it voted with."
+            )
+        )
+    return voters
 
 
 def _recovered(

@@ -76,7 +76,7 @@ from replication.controller.sessions import Sessions
 from replication.controller.setting_changes import alter_settings, replace_settings
 from replication.controller.topics import create_partitions, create_topics, delete_topics
 from replication.controller.voters import add_voter, remove_voter
-from replication.image import Changes, Endpoint, MetadataImage
+from replication.image import BrokerImage, Changes, Endpoint, MetadataImage
 from replication.metadata_log import MetadataLog
 from replication.metadata_records import UnreadableMetadata, Versioned
 from replication.publisher import Publisher
@@ -275,7 +275,7 @@ class Controller:
                 self._environment,
                 registration_of(request),
                 next_offset=next_offset,
-                is_alive=before is not None and self._sessions.is_alive(broker_id, before.epoch),
+                is_alive=before is not None and self._is_alive(before),
             )
         except KafkaError as refusal:
             self._answer(request, Decision([], BrokerRegistrationResponse(error_code=refusal.code)), wall_ms, reply)
@@ -283,6 +283,10 @@ class Controller:
         self._sessions.begin(broker_id, decision.reply, next_offset + len(decision.records) - 1)
         answer = BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=decision.reply)
         self._answer(request, Decision(decision.records, answer, is_atomic=decision.is_atomic), wall_ms, reply)
+
+    def _is_alive(self, broker: BrokerImage) -> bool:
+        is_own = broker.incarnation_id == self._own.incarnation_id  # rule 5
+        return is_own or self._sessions.is_alive(broker.broker_id, broker.epoch)
 
     def heartbeat(self, request: BrokerHeartbeatRequest, *, wall_ms: int, mono_ms: int, reply: Reply) -> None:
         """Decide on what a broker says of itself."""

@@ -99,7 +99,8 @@ def _next_of_leaving(
 ) -> Standing:
     if leads_any(image, environment, broker_id):
         return Standing.LEAVING
-    lowest = sessions.lowest_offset([other for other, broker in image.brokers.items() if broker.is_active])
+    others = [other for other, broker in image.brokers.items() if broker.is_active and other != environment.node_id]
+    lowest = sessions.lowest_offset(others)  # this node's own reads what it writes
     return Standing.GONE if lowest is None or session.leaves_at <= lowest else Standing.LEAVING
 
 

@@ -156,6 +156,13 @@ class ControllerWorld:
         self.log = opened.log
         return opened
 
+    def adopt(self, log: bytes) -> ControllerWorld:
+        """Have the metadata log of another directory, and be its only voter."""
+        self.log_path.write_bytes(log)
+        (voters,) = [m for b in self.batches() for m in b.messages if isinstance(m, stored.VotersRecord)]
+        self.identity = self.identity._replace(metadata_directory_id=voters.voters[0].voter_directory_id)
+        return self
+
     def _engine(self, path: str, config: LogConfig) -> Engine:
         return SegmentEngine(self.disk, path, config)
 
@@ -172,7 +179,6 @@ class ControllerWorld:
         )
         self.controller, self.publisher = self.node.controller, self.node.publisher
         self.publisher.on_image = self._follow
-        self.publisher.begin()
         self.node.quorum.start()
         return self
 
@@ -183,6 +189,7 @@ class ControllerWorld:
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code))
         self.heartbeat(self.own_heartbeat())
+        self.publisher.begin()
         return self
 
     def registration(self, previous_epoch: int = -1) -> BrokerRegistrationRequest:
@@ -192,7 +199,9 @@ class ControllerWorld:
             broker_id=1,
             cluster_id=self.identity.cluster_id,
             incarnation_id=self.incarnation,
-            listeners=[BrokerEndpoint(name=e.listener, host=e.host, port=e.port, security_protocol=0) for e in ENDPOINTS],
+            listeners=[
+                BrokerEndpoint(name=e.listener, host=e.host, port=e.port, security_protocol=0) for e in ENDPOINTS
+            ],
             features=[
                 BrokerFeature(name=n, min_supported_version=a, max_supported_version=z) for n, (a, z) in levels.items()
             ],

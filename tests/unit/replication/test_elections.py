@@ -279,8 +279,8 @@ def test_what_another_broker_holds_alone_waits_for_it_without_a_leader() -> None
 def test_our_broker_ends_in_peace() -> None:
     """Others lead what they hold too; what it holds alone stays as it is (decision 0013)."""
     image = cluster(partition((1, 2), (1, 2), 1), active={1, 2})
-    assert only(leave_in_peace(image, ENVIRONMENT)) == change(leader=2, isr=[2])
-    assert leave_in_peace(cluster(partition((1,), (1,), 1), active={1}), ENVIRONMENT) == []
+    assert only(leave_in_peace(image, ENVIRONMENT, 1)) == change(leader=2, isr=[2])
+    assert leave_in_peace(cluster(partition((1,), (1,), 1), active={1}), ENVIRONMENT, 1) == []
 
 
 def test_records_are_such_as_the_cluster_can_read() -> None:

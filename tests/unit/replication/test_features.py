@@ -15,9 +15,9 @@ from protocol.messages.quorum import BrokerRegistrationRequest
 from protocol.messages.stored import BrokerEndpoint, BrokerFeature
 from replication.controller.features import update_features
 from replication.controller.voters import add_voter, remove_voter
-from replication.metadata_log import MetadataLog
+from replication.metadata_start import MetadataStart
 from replication.record_versions import SUPPORTED_FEATURES
-from tests.support.controller_world import CLUSTER_ID, WALL_MS, ControllerWorld
+from tests.support.controller_world import CLUSTER_ID, ControllerWorld
 from tests.support.feature_cases import ELIGIBLE, GROUP, KRAFT, METADATA, SAFE, UP, Update, updates
 from tests.support.settings_cases import BROKER, SET, resource
 
@@ -25,16 +25,16 @@ from tests.support.settings_cases import BROKER, SET, resource
 class OldWorld(ControllerWorld):
     """A cluster that begins at 3.4."""
 
-    def open(self) -> MetadataLog:
-        log = super().open()
-        log.bootstrap = [(stored.FeatureLevelRecord(name=METADATA, feature_level=8), 0)]
-        return log
+    def open(self) -> MetadataStart:
+        first = stored.FeatureLevelRecord(name=METADATA, feature_level=8)
+        return super().open()._replace(bootstrap=[(first, 0)])
 
 
 def change(world: ControllerWorld, *wanted: Update) -> Any:
-    replies: list[Any] = []
-    world.controller.update_features(updates(*wanted), wall_ms=WALL_MS, reply=replies.append)
-    (answer,) = replies
+    before = world.image.metadata_version
+    answer = world.ask(updates(*wanted))
+    if world.image.metadata_version > before:
+        world.register(world.registration())  # as brokers do
     return answer
 
 
@@ -74,7 +74,7 @@ def test_nothing_is_written_for_levels_that_are_there(tmp_path: Path) -> None:
     assert change(world, (GROUP, 0, SAFE), (GROUP, 2, UP)).error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert change(world, (GROUP, 0, SAFE), ("nope", 1, UP)).error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert world.log.next_offset == end
-    assert world.controller.features == {**world.image.features, KRAFT: 1}
+    assert world.node.features == {**world.image.features, KRAFT: 1}
 
 
 def test_every_broker_has_to_know_the_level(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from storage.disk import StorageError
-from storage.log_manager import CLEAN_SHUTDOWN
+from storage.future_logs import COMPLETE, FUTURE
+from storage.log_directory import CLEAN_SHUTDOWN
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import SMALL, TOPIC_ID, append, values_of
 from tests.unit.storage.test_log_manager import OTHER, created, started, write_checkpoints
@@ -75,6 +76,37 @@ def test_nothing_is_made_in_the_place_of_a_directory_that_is_not_here(tmp_path: 
         created(manager, is_new=False, lies_in=b"?" * 16)
     second = manager.directories[f"{tmp_path}/b"]
     assert created(manager, is_new=False, lies_in=second.directory_id).directory == second.path
+
+
+def complete_copy(directory: Path) -> Path:
+    """A copy without its log, which a crash has left."""
+    copy = directory / f"t-0.{'0' * 32}{FUTURE}"
+    copy.mkdir(parents=True)
+    (copy / COMPLETE).touch()
+    return copy
+
+
+def test_a_move_is_not_finished_while_a_directory_is_not_here(tmp_path: Path) -> None:
+    """The log may lie there: it and its copy would both be logs when it comes back."""
+    copy = complete_copy(tmp_path / "a")
+    failed = StorageError("read", f"{tmp_path}/b", OSError(errno.EIO, "failed"))
+    manager = started(tmp_path / "a", failed={f"{tmp_path}/b": failed})
+    assert copy.exists()
+    assert manager.logs == {}
+
+
+def test_a_move_that_cannot_be_finished_takes_its_directory_offline_alone(tmp_path: Path) -> None:
+    """Rule 3."""
+    copy = complete_copy(tmp_path / "a")
+    disk = FaultyDisk()
+    fail = StorageError("rename", str(copy), OSError(errno.EIO, "failed"))
+
+    def rename(*_: str) -> None:
+        raise fail
+
+    disk.rename = rename  # type: ignore[method-assign]
+    manager = started(tmp_path / "a", tmp_path / "b", disk=disk)
+    assert manager.offline == {f"{tmp_path}/a": fail}
 
 
 def test_another_directory_of_the_same_name_is_not_written_to(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from protocol.messages import (
     metadata,
     produce_fetch,
     quorum,
+    raft,
     telemetry,
     transactions,
     users,
@@ -181,9 +182,13 @@ APIS: dict[int, Api] = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(
         users.AlterUserScramCredentialsRequest, users.AlterUserScramCredentialsResponse
     ),
+    ApiKey.VOTE: Api(raft.VoteRequest, raft.VoteResponse),
+    ApiKey.BEGIN_QUORUM_EPOCH: Api(raft.BeginQuorumEpochRequest, raft.BeginQuorumEpochResponse),
+    ApiKey.END_QUORUM_EPOCH: Api(raft.EndQuorumEpochRequest, raft.EndQuorumEpochResponse),
     ApiKey.DESCRIBE_QUORUM: Api(cluster.DescribeQuorumRequest, cluster.DescribeQuorumResponse),
     ApiKey.ALTER_PARTITION: Api(quorum.AlterPartitionRequest, quorum.AlterPartitionResponse),
     ApiKey.UPDATE_FEATURES: Api(cluster.UpdateFeaturesRequest, cluster.UpdateFeaturesResponse),
+    ApiKey.FETCH_SNAPSHOT: Api(raft.FetchSnapshotRequest, raft.FetchSnapshotResponse),
     ApiKey.DESCRIBE_CLUSTER: Api(metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
     ApiKey.BROKER_REGISTRATION: Api(quorum.BrokerRegistrationRequest, quorum.BrokerRegistrationResponse),
     ApiKey.BROKER_HEARTBEAT: Api(quorum.BrokerHeartbeatRequest, quorum.BrokerHeartbeatResponse),

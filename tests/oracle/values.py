@@ -17,6 +17,7 @@ from protocol.messages import (
     metadata,
     produce_fetch,
     quorum,
+    raft,
     stored,
     telemetry,
     transactions,
@@ -38,6 +39,7 @@ _MODULES = (
     users,
     telemetry,
     quorum,
+    raft,
     stored,
 )
 

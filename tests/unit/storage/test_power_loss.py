@@ -360,6 +360,20 @@ def test_whose_log_it_is_is_durable_when_it_has_begun_anew() -> None:
     assert file.platter == file.data
 
 
+def test_whose_log_it_is_is_not_taken_for_durable_while_a_sync_is_still_to_come() -> None:
+    """It may come to nothing, or later than what counts on it."""
+    machine = Machine()
+    log = machine.log()
+    append(log, BIG)
+    first, second = log.sync_work(), log.sync_work()
+    second()
+    file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
+    assert file.platter == file.data
+    log.flushed(1)
+    del first
+    assert log.sync_work().is_of_files
+
+
 def test_a_log_keeps_its_start_when_it_moves() -> None:
     """The directory where it lies now writes it down before the log lies there."""
     machine = Machine(("/a", "/b"))

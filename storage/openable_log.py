@@ -325,7 +325,7 @@ class OpenableLog:
 
     def release(self) -> bool:
         """Close without a sync, to be opened at the next use; False while anything is unflushed, unwritten or under way,
-        or there is no room for what is written then.
+        there is no room for what is written then, or it is offline.
         """
         if self._engine is not None:
             if self._appends.are_under_way or self._pending or self.unflushed_messages:
@@ -345,7 +345,7 @@ class OpenableLog:
                 self._closed_end = -1
                 self._engine.later = self._snapshots.later = self.change
                 return False
-        return True
+        return not self.is_offline
 
     def go_offline(self) -> None:
         """Refuse every use from now on, and write nothing any more."""

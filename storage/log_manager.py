@@ -190,12 +190,12 @@ class LogManager:
                 self._take_one(log, other, id_of(log.topic))
 
     def _take_one(self, log: Log, other: Log, topic_id: bytes | None) -> None:
-        """Of two logs of one name, the one of the topic that has the name."""
-        if log.topic_id == other.topic_id or topic_id not in (log.topic_id, other.topic_id):
+        """Of two logs of one name, the one of the topic that has the name, or the one that may be its."""
+        if log.topic_id == other.topic_id:
             raise StorageError(
                 "use", log.directory, OSError(0, f"{log.name} lies in {other.directory} too; remove one of them")
             )
-        if log.topic_id == topic_id:
+        if log.topic_id == topic_id or (log.topic_id is None and other.topic_id != topic_id):
             log, other = other, log
         self.logs[log.topic, log.partition] = other
         self.strays.append(log)

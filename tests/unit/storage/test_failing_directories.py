@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
+from storage.checkpoints import PARTITION_METADATA
 from storage.disk import StorageError
 from storage.future_logs import COMPLETE, FUTURE
 from storage.log_directory import CLEAN_SHUTDOWN
@@ -76,6 +77,20 @@ def test_nothing_is_made_in_the_place_of_a_directory_that_is_not_here(tmp_path: 
         created(manager, is_new=False, lies_in=b"?" * 16)
     second = manager.directories[f"{tmp_path}/b"]
     assert created(manager, is_new=False, lies_in=second.directory_id).directory == second.path
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_directory_comes_back_beside_a_log_that_cannot_say_whose_it_is(tmp_path: Path, names: str) -> None:
+    """It had been made anew and was not flushed before the power was lost: the other is of a topic that is gone, for sure."""
+    for name, topic_id in (("a", OTHER), ("b", TOPIC_ID)):
+        manager = started(tmp_path / name)
+        append(manager.get_or_create("t", 0, topic_id, SMALL), name)
+        manager.shutdown()
+    (tmp_path / "b" / "t-0" / PARTITION_METADATA).write_bytes(b"")
+    manager = started(*(tmp_path / name for name in names), topic_id=TOPIC_ID)
+    assert not manager.offline
+    assert values_of(manager.get_or_create("t", 0, TOPIC_ID, SMALL)) == [(0, "b")]
+    assert [stray.directory for stray in manager.strays] == [f"{tmp_path}/a"]
 
 
 def complete_copy(directory: Path) -> Path:

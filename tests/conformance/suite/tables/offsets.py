@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.conformance.suite.steps import Record, Step, all_of, do, meanwhile, members, numbered, scenario, values
-from tests.conformance.suite.tables.records import WRITTEN_MS, served, topic, write
+from tests.conformance.suite.tables.records import WRITTEN_MS, topic, write
 
 DATED = [Record(0, b"k", b"%d" % number, (), WRITTEN_MS + 1000 * number) for number in range(10)]
 
@@ -29,7 +29,6 @@ SCENARIOS = (
         "offsets",
         "earliest and latest",
         topic(2),
-        *served(2),
         offset("earliest").gives(offset=0),
         offset("latest").gives(offset=0),
         write(numbered(20, 2)),

@@ -31,11 +31,6 @@ def topic(partitions: int = 1, name: str = "$t", **configs: str) -> Step:
     )
 
 
-def served(partitions: int, name: str = "$t") -> list[Step]:
-    """Wait for all partitions of a new topic: Apache Kafka makes them after it has answered (docs/conformance.md)."""
-    return [do("list_offsets", topic=name, partition=n, at="latest").becomes(offset=0) for n in range(partitions)]
-
-
 def write(records: list[Record], name: str = "$t", **more: object) -> Step:
     """Write them, each to its partition."""
     return do("produce", topic=name, records=records, **more)
@@ -85,7 +80,6 @@ SCENARIOS = (
         "records",
         f"{MANY} partitions, 2,000 records",
         topic(MANY),
-        *served(MANY),
         write(numbered(2000, MANY), idempotent=True),
         read(2000, MANY).gives(records=numbered(2000, MANY)),
     ),
@@ -108,7 +102,6 @@ SCENARIOS = (
         "records",
         "an idempotent producer",
         topic(4),
-        *served(4),
         write(numbered(200, 4), idempotent=True).gives(offsets=[number // 4 for number in range(200)]),
         read(200, 4).gives(records=numbered(200, 4)),
     ),

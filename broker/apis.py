@@ -137,7 +137,12 @@ def controller_apis(
 def _admin(config: BrokerConfig, controller: Controller, authorizer: Authorizer, deadlines: Deadlines) -> AdminHandlers:
     can_delete = bool(config.value("delete.topic.enable"))
     return AdminHandlers(
-        controller, lambda: controller.image, authorizer, deletion_enabled=can_delete, deadlines=deadlines
+        config.node_id,
+        controller,
+        lambda: controller.image,
+        authorizer,
+        deletion_enabled=can_delete,
+        deadlines=deadlines,
     )
 
 

@@ -18,7 +18,7 @@ from replication.metadata_replay import Replayed
 from replication.quorum_state import read_quorum_state
 from storage.checkpoints import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
 from storage.disk import Disk
-from storage.log_manager import CLEAN_SHUTDOWN
+from storage.log_directory import CLEAN_SHUTDOWN
 from storage.partition_directory import partition_of
 
 _NAMED = 3

@@ -47,24 +47,23 @@ def take_place(disk: Disk, log: str, doomed: str, copy: str, name: str) -> None:
     _give_name(disk, copy, name)
 
 
-def finish_moves(disk: Disk, directories: Iterable[str]) -> None:
-    """Before logs are looked for: finish what a crash interrupted (rule 2).
+def finish_moves(disk: Disk, directory: str, directories: Iterable[str]) -> None:
+    """Before logs are looked for: finish the moves into one directory that a crash interrupted (rule 2).
 
-    Only when all directories can be read: else nobody knows what is missing.
+    The names in all directories are durable: a log's directory that comes back would lie beside its copy.
     """
-    names: dict[str, list[str]] = {}
+    complete = {
+        name: f"{key[0]}-{key[1]}"
+        for name in disk.listdir(directory)
+        if (key := copy_of(name)) is not None and disk.exists(f"{directory}/{name}/{COMPLETE}")
+    }
     try:
-        for directory in directories:
-            names[directory] = disk.listdir(directory)
+        known = {name for path in directories for name in disk.listdir(path)} if complete else {}
     except StorageError:
-        return
-    known = {name for listed in names.values() for name in listed}
-    for directory, listed in names.items():
-        for name in listed:
-            key = copy_of(name)
-            if key is None or f"{key[0]}-{key[1]}" in known or not disk.exists(f"{directory}/{name}/{COMPLETE}"):
-                continue
-            _give_name(disk, f"{directory}/{name}", f"{directory}/{key[0]}-{key[1]}")
+        return  # nobody knows what is missing; whoever reads that directory next is told
+    for copy, name in complete.items():
+        if name not in known:
+            _give_name(disk, f"{directory}/{copy}", f"{directory}/{name}")
 
 
 def _give_name(disk: Disk, copy: str, name: str) -> None:

@@ -1,14 +1,18 @@
 """One log directory in service: its logs, and what is written down of them.
 
-FORMAT   the offset checkpoints (checkpoints.py), one figure of `Checkpoint` each
+FORMAT   the offset checkpoints (checkpoints.py), one figure of `Checkpoint` each; after a clean shutdown a marker,
+         `.kafka_cleanshutdown`: {"version":0,"brokerEpoch":n}
 RULES    1. A checkpoint that cannot be understood is done without.
          2. Another directory under its name, since its disk was unmounted or somebody changed it for another, is not
             written to: it counts as failed.
+         3. The marker is deleted durably, and without one the names are made durable that a killed process has left: who
+            looks at them goes by them.
 NOT HERE Which directories and logs there are (log_manager.py); writing the files (offset_files.py).
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Final
@@ -28,6 +32,7 @@ from storage.offset_files import OffsetFiles, Offsets, OneAtATime, Work
 from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.partition_directory import make
 
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 NO_BROKER_EPOCH: Final = -1
 SYNCED_ONE_BY_ONE: Final = 4
 
@@ -69,6 +74,30 @@ class LogDirectory:
         self.checkpoints = OffsetFiles(disk, path, one_at_a_time)
         self.is_writing = False
         """Whether work of `checkpoint` is going to write there, or does."""
+
+    def enter(self) -> None:
+        """Begin to use it, before anything there is looked at (rule 3)."""
+        self.check()
+        self._take_marker()
+        if not self.was_clean:
+            self._disk.sync_dir(self.path)
+
+    def _take_marker(self) -> None:
+        disk, marker = self._disk, f"{self.path}/{CLEAN_SHUTDOWN}"
+        if not disk.exists(marker):
+            return
+        try:
+            self.broker_epoch = int(json.loads(disk.read(marker))["brokerEpoch"])
+        except (ValueError, KeyError, TypeError):
+            self.broker_epoch = NO_BROKER_EPOCH  # an older Kafka leaves an empty file; clean it is nevertheless
+        disk.unlink(marker)
+        disk.sync_dir(self.path)
+        self.was_clean = True
+
+    def leave(self, broker_epoch: int) -> None:
+        """Say that everything here was closed durably."""
+        marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+        self._disk.replace_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", marker)
 
     def check(self) -> None:
         """See that this is still the directory that was found at the first time.

@@ -1,9 +1,9 @@
 """All logs of this broker: found at the start, made, taken away, and looked after from time to time.
 
 FORMAT   in each log directory: `.lock`, the three offset checkpoints (checkpoints.py), partition directories
-         (partition_directory.py), and after a clean shutdown `.kafka_cleanshutdown`: {"version":0,"brokerEpoch":n}
-RULES    1. The clean-shutdown marker is read, then deleted durably before anything else changes; it is written last,
-            and only in a directory where every log was closed durably.
+         (partition_directory.py), and after a clean shutdown a marker (log_directory.py)
+RULES    1. The clean-shutdown markers are taken before anything else changes; one is written last, and only in a directory
+            where every log was closed durably.
          2. After an unclean stop every log has to be recovered. What needs more than LAZY_RECOVERY_BYTES to be read is
             recovered at the start (`recover`), the rest when it is first used or, unless that is very much, at the
             shutdown; a directory where some logs were not is not marked clean.
@@ -24,7 +24,6 @@ NOT HERE One log (log.py), meta.properties (replication/formatting.py), when to 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -50,7 +49,6 @@ from storage.segments.segment_engine import SegmentEngine
 from storage.usage import Usage
 from storage.visits import Visits
 
-CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LAZY_RECOVERY_BYTES: Final = 1024 * 1024
 RECOVERED_AT_SHUTDOWN: Final = 200
 MOST_REMEMBERED: Final = 10_000
@@ -150,22 +148,22 @@ class LogManager:
         Raises:
             StorageError: no directory is left in service, or one partition of one topic lies in two of them.
         """
-        finish_moves(self._disk, self.directories)
-        for directory in list(self.directories.values()):
-            try:
-                self._load(directory, id_of)
-            except StorageError as error:
-                self.go_offline(directory.path, error)
-                self._lost_unseen = True
+        for step in (LogDirectory.enter, self._finish_moves, partial(self._load, id_of)):
+            for directory in list(self.directories.values()):
+                try:
+                    step(directory)
+                except StorageError as error:
+                    self.go_offline(directory.path, error)
+                    self._lost_unseen = True
         if not self.directories:
             raise next(iter(self.offline.values()))
 
-    def _load(self, directory: LogDirectory, id_of: Callable[[str], bytes | None]) -> None:
+    def _finish_moves(self, directory: LogDirectory) -> None:
+        if not self.offline:  # else nobody knows what is missing
+            finish_moves(self._disk, directory.path, self.directories)
+
+    def _load(self, id_of: Callable[[str], bytes | None], directory: LogDirectory) -> None:
         path, disk = directory.path, self._disk
-        directory.check()
-        self._take_marker(directory)
-        if not directory.was_clean:
-            disk.sync_dir(path)  # what a process has named that was killed
         checkpoints = directory.read_checkpoints()
         for name in disk.listdir(path):
             if name.endswith(DELETED):
@@ -192,27 +190,15 @@ class LogManager:
                 self._take_one(log, other, id_of(log.topic))
 
     def _take_one(self, log: Log, other: Log, topic_id: bytes | None) -> None:
-        """Of two logs of one name, the one of the topic that has the name."""
-        if log.topic_id == other.topic_id or topic_id not in (log.topic_id, other.topic_id):
+        """Of two logs of one name, the one of the topic that has the name, or the one that may be its."""
+        if log.topic_id == other.topic_id:
             raise StorageError(
                 "use", log.directory, OSError(0, f"{log.name} lies in {other.directory} too; remove one of them")
             )
-        if log.topic_id == topic_id:
+        if log.topic_id == topic_id or (log.topic_id is None and other.topic_id != topic_id):
             log, other = other, log
         self.logs[log.topic, log.partition] = other
         self.strays.append(log)
-
-    def _take_marker(self, directory: LogDirectory) -> None:
-        disk, marker = self._disk, f"{directory.path}/{CLEAN_SHUTDOWN}"
-        if not disk.exists(marker):
-            return
-        try:
-            directory.broker_epoch = int(json.loads(disk.read(marker))["brokerEpoch"])
-        except (ValueError, KeyError, TypeError):
-            directory.broker_epoch = NO_BROKER_EPOCH  # an older Kafka leaves an empty file; clean it is nevertheless
-        disk.unlink(marker)
-        disk.sync_dir(directory.path)
-        directory.was_clean = True
 
     @property
     def previous_broker_epoch(self) -> int:
@@ -234,7 +220,6 @@ class LogManager:
 
     def shutdown(self, broker_epoch: int = NO_BROKER_EPOCH) -> None:
         """Close every log durably and say so (rule 1); directories that fail meanwhile are recovered next time."""
-        marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
         for directory in list(self.directories.values()):
             try:
                 is_clean = self._recover_rest(directory)
@@ -243,7 +228,7 @@ class LogManager:
                 if work is not None:
                     work()
                 if is_clean:
-                    self._disk.replace_atomically(f"{directory.path}/{CLEAN_SHUTDOWN}", marker)
+                    directory.leave(broker_epoch)
             except StorageError as error:
                 self.go_offline(directory.path, error)
         for lock in self._locks:

@@ -14,7 +14,7 @@ NOT HERE What one does with an open log (log.py), what opening has to mend (reco
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ from storage.appends import Appends
 from storage.blocking import WouldBlock
 from storage.changes import Change, Later, at_once
 from storage.checkpoints import PARTITION_METADATA, CorruptCheckpoint, read_topic_id, write_topic_id
-from storage.disk import Disk, StorageError
+from storage.disk import Disk, File, StorageError
 from storage.elsewhere import Elsewhere
 from storage.engine import Engine, EngineFactory
 from storage.leader_epochs import UNDEFINED, LeaderEpochs
@@ -325,7 +325,7 @@ class OpenableLog:
 
     def release(self) -> bool:
         """Close without a sync, to be opened at the next use; False while anything is unflushed, unwritten or under way,
-        or there is no room for what is written then.
+        there is no room for what is written then, or it is offline.
         """
         if self._engine is not None:
             if self._appends.are_under_way or self._pending or self.unflushed_messages:
@@ -345,7 +345,7 @@ class OpenableLog:
                 self._closed_end = -1
                 self._engine.later = self._snapshots.later = self.change
                 return False
-        return True
+        return not self.is_offline
 
     def go_offline(self) -> None:
         """Refuse every use from now on, and write nothing any more."""
@@ -441,37 +441,38 @@ class OpenableLog:
         """
         engine = self.open()
         snapshots, epochs = self._snapshots.collect_sync(most), self._epochs.collect()
-        names = [self.path] if snapshots or epochs else []
-        written = []
-        if not self._is_named_durably:
-            self._is_named_durably = True
-            names, written = [self.path, self.directory], [f"{self.path}/{PARTITION_METADATA}"]
         end_offset, files, is_complete = engine.collect_sync(most)
         is_complete = is_complete and self._snapshots.are_synced
         self._settling[end_offset] = min(end_offset, self._undecided_from(engine))
         if is_complete:  # else another is due
             self._appends.has_rolled = False
             self._unflushed_since_ms = -1
-        # Not wanted any more: the directory failed, or the log was deleted while the thread was at work.
-        is_wanted = lambda: not self.is_offline  # noqa: E731
-        work = Sync(
-            self._disk, [*files, *snapshots], is_wanted, replaced=epochs, written=written, names=names, visit=self.visit
-        )
+        work = self._sync_of(files, snapshots, epochs)
         work.end_offset, work.is_complete = end_offset, is_complete
         return work
 
-    def _be_named_durably(self) -> None:
-        """Make durable that there is this log, and whose it is, now."""
+    def _sync_of(
+        self, files: Sequence[File] = (), snapshots: Sequence[File] = (), epochs: Sequence[tuple[str, bytes]] = ()
+    ) -> Sync:
+        """A sync of these, and of what makes durable that there is this log, and whose it is, until it is."""
+        names, written = [self.path] if snapshots or epochs else [], []
         if not self._is_named_durably:
-            metadata = f"{self.path}/{PARTITION_METADATA}"
-            if self._disk.exists(metadata):
-                self._disk.open(metadata, write=True).sync()
-            self._disk.sync_dir(self.path)
-            self._disk.sync_dir(self.directory)
+            names, written = [self.path, self.directory], [f"{self.path}/{PARTITION_METADATA}"]
+        # Not wanted any more: the directory failed, or the log was deleted while the thread was at work.
+        is_wanted = lambda: not self.is_offline  # noqa: E731
+        return Sync(
+            self._disk, [*files, *snapshots], is_wanted, replaced=epochs, written=written, names=names, visit=self.visit
+        )
+
+    def _be_named_durably(self) -> None:
+        """Now, and nothing else."""
+        if not self._is_named_durably:
+            self._sync_of()()
             self._is_named_durably = True
 
     def flushed(self, end_offset: int) -> None:
         """All before `end_offset` is durable: a sync work made when the log ended there has succeeded."""
+        self._is_named_durably = True
         if self._engine is not None:
             self._engine.mark_flushed(end_offset)
             self.settled_end = max(self.settled_end, self._settling.pop(end_offset, 0))

@@ -46,6 +46,11 @@ DOORS = {
 }
 """Modules that something else than an import statement leads to."""
 
+NOT_WIRED_YET = {
+    "replication.raft.raft": "the quorum of several controllers: simulated (tests/simulation/quorum), not served yet",
+}
+"""Modules whose users are being built; a row goes as soon as somebody imports the module."""
+
 
 class Ban(NamedTuple):
     """A call that has no business in some folders."""
@@ -224,5 +229,5 @@ def test_no_module_is_dead() -> None:
     names = {
         module.path.removesuffix(".py").replace("/", ".") for module in ours if not module.path.endswith("__init__.py")
     }
-    assert names - imported - DOORS.keys() == set()
+    assert names - imported - DOORS.keys() == NOT_WIRED_YET.keys()
     assert DOORS.keys() <= names, "a door without a room"

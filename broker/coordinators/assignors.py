@@ -12,7 +12,8 @@ NOT HERE When an assignment is made and how members come to it (`consumer_groups
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
 from typing import Final, NamedTuple
 
 Partitions = Mapping[bytes, frozenset[int]]
@@ -69,58 +70,100 @@ def assign_range(subscribers: Sequence[Subscriber], counts: Mapping[bytes, int])
 class _Pool:
     """All partitions that the same members may read."""
 
-    def __init__(self, readers: tuple[int, ...]) -> None:
+    def __init__(self, readers: list[int], kept: Sequence[Partitions]) -> None:
         self.readers = readers
+        self.topics: list[bytes] = []
         self.count = 0
         self.free: list[TopicPartition] = []
-        self.held: dict[int, list[TopicPartition]] = {reader: [] for reader in readers}
-        """By reader, what is given up first stands last."""
+        self.drafts: dict[int, list[TopicPartition]] = {}
+        """What readers have of it now, of those who were looked at; what is given up first stands last."""
+        self._kept = kept
+
+    def held(self, reader: int) -> list[TopicPartition]:
+        """What a reader has of it, to be changed."""
+        draft = self.drafts.get(reader)
+        if draft is None:
+            kept = self._kept[reader]
+            draft = [(topic_id, one) for topic_id in self.topics for one in sorted(kept.get(topic_id, ()))]
+            self.drafts[reader] = draft
+        return draft
 
 
 def assign_uniform(subscribers: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Partitions]:
-    """As evenly as subscriptions allow, with as few moves as that takes."""
+    """As evenly as subscriptions allow, with as few moves as that takes.
+
+    Whose partitions stay the same keeps the very mapping: the cost is that of what changes, and little for each member.
+    """
     members = _in_order(subscribers)
-    pools = _pools(members, counts)
-    loads = [0] * len(members)
-    for pool in pools:
-        for reader, held in pool.held.items():
-            loads[reader] += len(held)
+    kept, free = _kept(members, counts)
+    pools = _pools(members, kept, free, counts)
+    loads = [sum(map(len, partitions.values())) for partitions in kept]
     for pool in pools:
         _give_out(pool, loads)
     for _ in range(MAX_PASSES):
         if not sum(_level(pool, loads) for pool in pools):
             break
-    return _collect(members, pools)
+    return _collect(members, kept, pools)
 
 
-def _pools(members: list[Subscriber], counts: Mapping[bytes, int]) -> list[_Pool]:
-    """The pools, those with the most partitions for each reader first, with what members keep of them."""
-    readers: dict[bytes, list[int]] = {}
+def _kept(members: list[Subscriber], counts: Mapping[bytes, int]) -> tuple[list[Partitions], dict[bytes, list[int]]]:
+    """What each member had that there is for it, and what nobody had of each topic that somebody reads."""
+    kept: list[Partitions] = []
+    owners: dict[bytes, list[int]] = {}
+    for index, (_, _, topics, owned) in enumerate(members):
+        kept.append(owned if owned.keys() <= topics else {one: owned[one] for one in owned if one in topics})
+        for topic_id in kept[index]:
+            owners.setdefault(topic_id, []).append(index)
+    free = {}
+    for topic_id in frozenset().union(*{member.topics for member in members}):
+        shares = [kept[index][topic_id] for index in owners.get(topic_id, ())]
+        left = frozenset(range(counts[topic_id]))
+        taken = left.intersection(frozenset().union(*shares))
+        if len(taken) < sum(map(len, shares)):  # some of it is another's too, or is not there
+            _share_out(kept, owners[topic_id], topic_id, left)
+        free[topic_id] = sorted(left - taken)
+    return kept, free
+
+
+def _share_out(kept: list[Partitions], owners: Iterable[int], topic_id: bytes, left: frozenset[int]) -> None:
+    """Leave each partition of a topic to the first who has it."""
+    for index in owners:
+        mine = kept[index][topic_id] & left
+        left -= mine
+        others = {one: has for one, has in kept[index].items() if one != topic_id}
+        kept[index] = {**others, topic_id: mine} if mine else others
+
+
+def _pools(
+    members: list[Subscriber], kept: list[Partitions], free: Mapping[bytes, list[int]], counts: Mapping[bytes, int]
+) -> list[_Pool]:
+    """The pools, those with the most partitions for each reader first."""
+    subscriptions: dict[frozenset[bytes], list[int]] = {}
     for index, member in enumerate(members):
-        for topic_id in member.topics:
-            readers.setdefault(topic_id, []).append(index)
-    pools: dict[tuple[int, ...], _Pool] = {}
-    for topic_id in sorted(readers):
-        key = tuple(readers[topic_id])
-        pool = pools.setdefault(key, _Pool(key))
-        count = counts[topic_id]
-        pool.count += count
-        owners = {partition: index for index in reversed(key) for partition in members[index].owned.get(topic_id, ())}
-        for partition in range(count):
-            owner = owners.get(partition)
-            (pool.free if owner is None else pool.held[owner]).append((topic_id, partition))
+        subscriptions.setdefault(member.topics, []).append(index)
+    pools: dict[tuple[frozenset[bytes], ...], _Pool] = {}
+    for topic_id in sorted(free):
+        key = tuple(topics for topics in subscriptions if topic_id in topics)
+        pool = pools.get(key)
+        if pool is None:
+            pool = pools[key] = _Pool(sorted(chain.from_iterable(subscriptions[topics] for topics in key)), kept)
+        pool.topics.append(topic_id)
+        pool.count += counts[topic_id]
+        pool.free += [(topic_id, partition) for partition in free[topic_id]]
     return sorted(pools.values(), key=lambda pool: (-pool.count / len(pool.readers), len(pool.readers), pool.readers))
 
 
 def _give_out(pool: _Pool, loads: list[int]) -> None:
     """Partitions that nobody has go to whoever has the least."""
+    if not pool.free:
+        return
     least = [(loads[reader], reader) for reader in pool.readers]
     heapify(least)
     for partition in pool.free:
-        load, reader = heappop(least)
-        pool.held[reader].append(partition)
+        load, reader = least[0]
+        pool.held(reader).append(partition)
         loads[reader] = load + 1
-        heappush(least, (load + 1, reader))
+        heapreplace(least, (load + 1, reader))
 
 
 def _level(pool: _Pool, loads: list[int]) -> int:
@@ -128,40 +171,42 @@ def _level(pool: _Pool, loads: list[int]) -> int:
 
     Who gives stays at or above all who take, so that its old place in `least` does not matter, nor theirs in `most`.
     """
-    lowest, highest = min(loads[reader] for reader in pool.readers), max(loads[reader] for reader in pool.readers)
-    if highest - lowest < 2:
+    of_readers = [loads[reader] for reader in pool.readers]
+    if max(of_readers) - min(of_readers) < 2:
         return 0
-    least = [(loads[reader], reader) for reader in pool.readers]
-    most = [(-loads[reader], -reader) for reader in pool.readers if pool.held[reader]]
+    least = list(zip(of_readers, pool.readers, strict=True))
+    most = [(-load, -reader) for load, reader in least]
     heapify(least)
     heapify(most)
     moved = 0
     while most:
         giver = -heappop(most)[1]
-        load, taker = heappop(least)
+        held = pool.held(giver)
+        if not held:
+            continue
+        load, taker = least[0]
         if loads[giver] - load < 2:
             break
-        pool.held[taker].append(pool.held[giver].pop())
+        pool.held(taker).append(held.pop())
         loads[giver] -= 1
         loads[taker] += 1
         moved += 1
-        heappush(least, (loads[taker], taker))
-        if pool.held[giver]:
-            heappush(most, (-loads[giver], -giver))
+        heapreplace(least, (loads[taker], taker))
+        heappush(most, (-loads[giver], -giver))
     return moved
 
 
-def _collect(members: list[Subscriber], pools: list[_Pool]) -> dict[str, Partitions]:
-    found: list[dict[bytes, set[int]]] = [{} for _ in members]
+def _collect(members: list[Subscriber], kept: list[Partitions], pools: list[_Pool]) -> dict[str, Partitions]:
+    found = list(kept)
     for pool in pools:
-        for reader, held in pool.held.items():
-            topics = found[reader]
+        topics = frozenset(pool.topics)
+        for reader, held in pool.drafts.items():
+            drafted: dict[bytes, set[int]] = {}
             for topic_id, partition in held:
-                topics.setdefault(topic_id, set()).add(partition)
-    return {
-        member.member_id: {topic_id: frozenset(partitions) for topic_id, partitions in topics.items()}
-        for member, topics in zip(members, found, strict=True)
-    }
+                drafted.setdefault(topic_id, set()).add(partition)
+            others = {topic_id: has for topic_id, has in found[reader].items() if topic_id not in topics}
+            found[reader] = others | {topic_id: frozenset(has) for topic_id, has in drafted.items()}
+    return {member.member_id: partitions for member, partitions in zip(members, found, strict=True)}
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}

@@ -168,7 +168,8 @@ class MemberProgress:
         owned = {**group.targets, member.member_id: group.targets.get(place, {})}
         targets = self._assign(group, told.members, owned)
         for member_id, target in targets.items():
-            if target != group.targets.get(member_id):
+            known = group.targets.get(member_id)
+            if target is not known and target != known:
                 records.append(stored.target_record(group.group_id, member_id, target))
         records.append(stored.assignment_epoch_record(group.group_id, told.epoch, wall_ms))
         return told.epoch, targets[member.member_id]
@@ -178,16 +179,17 @@ class MemberProgress:
     ) -> dict[str, Partitions]:
         topics = self._image().topics_by_name
         name = preferred_assignor(members.values(), self._assignors)
-        ids: dict[frozenset[str], frozenset[bytes]] = {}
+        read: dict[frozenset[str], frozenset[bytes]] = {}
         counts: dict[bytes, int] = {}
         subscribers = []
         for member_id, member in members.items():
             names = group.topics_of(member)
-            if names not in ids:
+            topic_ids = read.get(names)
+            if topic_ids is None:
                 found = [topics[name] for name in names if name in topics]
                 counts.update((topic.topic_id, len(topic.partitions)) for topic in found)
-                ids[names] = frozenset(topic.topic_id for topic in found)
-            subscribers.append(Subscriber(member_id, member.instance_id, ids[names], owned.get(member_id, {})))
+                topic_ids = read[names] = frozenset(topic.topic_id for topic in found)
+            subscribers.append(Subscriber(member_id, member.instance_id, topic_ids, owned.get(member_id, {})))
         _log.info("group %s: %s assigns %d topics to %d members", group.group_id, name, len(counts), len(members))
         return ASSIGNORS[name](subscribers, counts)
 

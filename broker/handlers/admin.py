@@ -4,19 +4,22 @@ RULES    1. What the principal may not do is answered here and never reaches the
          2. The answer comes when the controller's records are committed and the partitions can be served. A request that
             says how long it waits is told REQUEST_TIMED_OUT then, and what it asked for is done all the same, as with
             Apache Kafka.
+         3. Levels of loggers are this process's own: they change here, and the controller never hears of them.
 NOT HERE What the controller decides (`replication/controller`), showing settings (`configs.py`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from broker.handlers.deciding import Decider
 from broker.handlers.router import Pending, RequestContext, Route
+from broker.log_levels import change_log_levels
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -36,6 +39,7 @@ from protocol.messages.admin import (
 )
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
+from replication.controller.setting_changes import check_form
 from replication.deadlines import Deadline, Deadlines
 from replication.image import MetadataImage, ResourceType
 
@@ -50,6 +54,7 @@ class AdminHandlers:
 
     def __init__(
         self,
+        node_id: int,
         controller: Decider,
         image: Callable[[], MetadataImage],
         authorizer: Authorizer,
@@ -57,6 +62,7 @@ class AdminHandlers:
         deletion_enabled: bool,
         deadlines: Deadlines,
     ) -> None:
+        self._node_id = node_id
         self._controller = controller
         self._image = image
         self._authorizer = authorizer
@@ -167,9 +173,32 @@ class AdminHandlers:
         return self._submit(context, request, lambda response: response.responses.extend(refused))
 
     def incremental_alter_configs(self, context: RequestContext, request: IncrementalAlterConfigsRequest) -> Pending:
-        """Change single settings of topics, brokers, groups and subscriptions."""
-        request.resources, refused = self._allowed_resources(context, request.resources)
-        return self._submit(context, request, lambda response: response.responses.extend(refused))
+        """Change single settings of topics, brokers, groups and subscriptions, and levels of loggers."""
+        allowed, answered = self._allowed_resources(context, request.resources)
+        asked = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+        request.resources = []
+        for resource in allowed:
+            if resource.resource_type == ResourceType.BROKER_LOGGER:
+                is_repeated = asked[resource.resource_type, resource.resource_name] > 1
+                answered.append(
+                    self._alter_loggers(resource, is_repeated=is_repeated, validate_only=request.validate_only)
+                )
+            else:
+                request.resources.append(resource)
+        return self._submit(context, request, lambda response: response.responses.extend(answered))
+
+    def _alter_loggers(
+        self, resource: AlterConfigsResource, *, is_repeated: bool, validate_only: bool
+    ) -> AlterConfigsResourceResponse:
+        response = AlterConfigsResourceResponse(
+            error_code=ErrorCode.NONE, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            check_form(resource.configs, is_repeated=is_repeated)
+            change_log_levels(self._node_id, resource.resource_name, resource.configs, validate_only=validate_only)
+        except KafkaError as error:
+            response.error_code, response.error_message = error.code, error.message
+        return response
 
     def _allowed_resources(
         self, context: RequestContext, resources: list[R]

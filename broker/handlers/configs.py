@@ -12,7 +12,6 @@ NOT HERE Changing settings (`admin.py`), the tables (`storage/log_config.py`, `b
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from broker.broker_settings import BROKER_SETTINGS, INTERNAL_SETTINGS
 from broker.config import BrokerConfig
 from broker.dynamic_settings import DYNAMIC, NOT_IN_FILES
 from broker.handlers.router import RequestContext, Route
+from broker.log_levels import log_levels
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from broker.unused_settings import unused_settings
 from protocol.api import ApiKey
@@ -162,7 +162,7 @@ class ConfigHandlers:
         if kind == ResourceType.CLIENT_METRICS:
             return self._subscription(name)
         if kind == ResourceType.BROKER_LOGGER:
-            self._check_broker_id(name)
+            self._check_logging_broker(name)
             return _loggers()
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
@@ -224,16 +224,26 @@ class ConfigHandlers:
         ]
 
     def _check_broker_id(self, name: str) -> None:
-        try:
-            broker_id = int(name)
-        except ValueError:
-            sentence = f"Broker id must be an integer, but it is: {name}"
-            raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
-        if broker_id != self._config.node_id:
+        if _broker_id(name) != self._config.node_id:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
                 f"Unexpected broker id, expected {self._config.node_id} or empty string, but received {name}",
             )
+
+    def _check_logging_broker(self, name: str) -> None:
+        own = self._config.node_id
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+        if _broker_id(name) != own:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own} but received {name}")
+
+
+def _broker_id(name: str) -> int:
+    try:
+        return int(name)
+    except ValueError:
+        sentence = f"Broker id must be an integer, but it is: {name}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
 
 
 def _names(image: MetadataImage, kind: int) -> Iterable[str]:
@@ -329,14 +339,9 @@ def _in_kafkas_spelling(setting: Setting, text: str | None) -> str | None:
 
 
 def _loggers() -> list[DescribeConfigsResourceResult]:
-    names = ["root", *sorted(name for name in logging.root.manager.loggerDict if name.startswith("barnabas"))]
     return [
         DescribeConfigsResourceResult(
-            name=name,
-            value=logging.getLevelName(logging.getLogger(None if name == "root" else name).getEffectiveLevel()),
-            read_only=True,
-            config_source=Source.LOGGER,
-            is_sensitive=False,
+            name=name, value=level, read_only=False, config_source=Source.LOGGER, is_sensitive=False, documentation=""
         )
-        for name in names
+        for name, level in log_levels().items()
     ]

@@ -261,11 +261,14 @@ def _with_id(topic: OffsetFetchResponseTopics, image: MetadataImage) -> bool:
 def _fetched(
     answers: list[OffsetFetchResponseGroup], groups: list[OffsetFetchRequestGroup], version: int
 ) -> OffsetFetchResponse:
-    """The answer in the form of its version: several groups since 8, an error of its own since 2."""
+    """The answer in the form of its version: several groups since 8, an error of its own since 2.
+
+    The error stands in every partition too: to clients that look nowhere else a group without offsets is a new one.
+    """
     if version >= 8:
         return OffsetFetchResponse(groups=answers)
     answer = answers[0]
-    if version < 2 and answer.error_code != _NONE:
+    if answer.error_code != _NONE:
         answer.topics = [
             OffsetFetchResponseTopics(
                 name=topic.name,

@@ -33,7 +33,7 @@ from storage.disk import Disk, StorageError
 from storage.future_logs import FUTURE
 from storage.inspection.findings import Finding, Severity
 from storage.inspection.partition_check import PartitionCheck
-from storage.log_manager import CLEAN_SHUTDOWN
+from storage.log_directory import CLEAN_SHUTDOWN
 from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.partition_directory import DELETED, STRAY, partition_of
 

@@ -50,7 +50,7 @@ from storage.inspection.indexes import (
     time_entries,
     transaction_entries,
 )
-from storage.log_manager import CLEAN_SHUTDOWN
+from storage.log_directory import CLEAN_SHUTDOWN
 from storage.producers import SNAPSHOT_SUFFIX, CorruptSnapshot, ProducerState
 
 Row = dict[str, Any]

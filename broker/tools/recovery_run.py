@@ -93,7 +93,7 @@ class RecoveryRun:
 
     def _recover(self, check_from: Mapping[str, int], look_at: set[str]) -> None:
         manager = self._manager()
-        manager.load()
+        manager.load(self._id_of)
         for path, error in manager.offline.items():
             self._refuse(Severity.REFUSED, path, f"It goes out of service: {error}")
         epoch = manager.previous_broker_epoch
@@ -103,6 +103,10 @@ class RecoveryRun:
             if not self._is_stray(manager, log) and (log.needs_recovery or log.path in look_at):
                 self._open(manager, log)
         manager.shutdown(epoch)
+
+    def _id_of(self, topic: str) -> bytes | None:
+        known = None if self.image is None else self.image.topics_by_name.get(topic)
+        return None if known is None else known.topic_id
 
     def _is_stray(self, manager: LogManager, log: Log) -> bool:
         """Compare with the metadata as a start does; a log of another topic is set aside."""

@@ -7,7 +7,8 @@ RULES    1. Checks, their order, codes and sentences are Apache Kafka 4.3's (Con
          4. While eligible leader replicas are on, as in every cluster formatted by 4.3, min.insync.replicas is a
             setting of the cluster and of topics, never of one broker.
 NOT HERE The tables (`storage/log_config.py`, `broker/broker_settings.py`, `replication/group_settings.py`,
-         `replication/client_metrics.py`), showing settings (DescribeConfigs).
+         `replication/client_metrics.py`), showing settings (DescribeConfigs), levels of loggers, which are no metadata
+         (`broker/log_levels.py`).
 """
 
 from __future__ import annotations
@@ -106,13 +107,7 @@ def _alter(
     image: MetadataImage, environment: Environment, resource: AlterConfigsResource, *, is_repeated: bool
 ) -> list[Versioned]:
     kind, name, wanted = resource.resource_type, resource.resource_name, resource.configs
-    if is_repeated:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-    if len({config.name for config in wanted}) < len(wanted):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    nulls = [c.name for c in wanted if c.value is None and c.config_operation != Operation.DELETE]
-    if nulls:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
+    check_form(wanted, is_repeated=is_repeated)
     if kind == ResourceType.TOPIC:
         return _alter_topic(image, environment, name, wanted)
     if kind == ResourceType.BROKER:
@@ -121,9 +116,22 @@ def _alter(
         return _alter_group(image, environment, name, wanted)
     if kind == ResourceType.CLIENT_METRICS:
         return _alter_subscription(image, name, wanted)
-    if kind == ResourceType.BROKER_LOGGER:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Settings of loggers cannot be altered in this broker.")
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+
+def check_form(wanted: Sequence[AlterableConfig], *, is_repeated: bool) -> None:
+    """What no resource takes, whatever it is: to be named twice, a setting twice, a setting without a value.
+
+    Raises:
+        KafkaError: INVALID_REQUEST.
+    """
+    if is_repeated:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    if len({config.name for config in wanted}) < len(wanted):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [c.name for c in wanted if c.value is None and c.config_operation != Operation.DELETE]
+    if nulls:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
 
 
 def _alter_topic(

@@ -14,6 +14,7 @@ from tests.support.admin_cases import CASES, Case, normalised, topic
 from tests.support.cluster_cases import CLUSTER_CASES
 from tests.support.feature_cases import FEATURES
 from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.logger_cases import LOGGERS
 from tests.support.raw_client import RawClient
 from tests.support.settings_cases import SETTINGS_CASES
 
@@ -29,7 +30,7 @@ def prepared(bootstrap: str) -> RawClient:
     return client
 
 
-ALL = CASES | SETTINGS_CASES | CLUSTER_CASES | {"features": FEATURES}
+ALL = CASES | SETTINGS_CASES | CLUSTER_CASES | {"features": FEATURES, "loggers": LOGGERS}
 
 
 @pytest.fixture(scope="module")

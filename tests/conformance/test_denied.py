@@ -211,6 +211,9 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
     "IncrementalAlterConfigs of a broker": (
         admin.IncrementalAlterConfigsRequest(resources=[resource(4, "1")], validate_only=False), 1, [CLUSTER],
     ),
+    "IncrementalAlterConfigs of loggers": (
+        admin.IncrementalAlterConfigsRequest(resources=[resource(8, "1")], validate_only=False), 1, [CLUSTER],
+    ),
     "ElectLeaders": (
         cluster.ElectLeadersRequest(
             topic_partitions=[cluster.ElectedPartitions(topic=n, partitions=[0]) for n in ("secret", "nowhere")]),

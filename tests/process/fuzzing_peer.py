@@ -38,7 +38,7 @@ from protocol.messages.metadata import (
     MetadataRequest,
 )
 from protocol.records import crc_is_valid, headers
-from storage.log_manager import CLEAN_SHUTDOWN
+from storage.log_directory import CLEAN_SHUTDOWN
 from tests.process.rude_acts import ACTS, RudePeer, served_by, try_everything, well_formed
 from tests.process.working_clients import CLIENTS, PARTITIONS, work
 from tests.support.any_request import OFFSETS_TOPIC, TOPICS

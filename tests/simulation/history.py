@@ -162,7 +162,8 @@ class History:
         self.steps = Steps(self)
         self.left_behind.clear()
         self.lanes = Lanes(self.disk, dice, self.steps.meanwhile, is_prompt=self._is_prompt)
-        self.manager.load()
+        ids = {partition.topic: partition.topic_id for partition in self.partitions}
+        self.manager.load(ids.get)
         self.notice_offline()
         for _ in self.manager.recover():
             self.notice_offline()
@@ -171,8 +172,9 @@ class History:
         for partition in self.partitions:
             self.make(partition)
         known = {partition.key for partition in self.partitions}
-        for key, log in list(self.manager.logs.items()):
-            if key not in known:
+        strays = [log for key, log in self.manager.logs.items() if key not in known]
+        for log in [*strays, *self.manager.strays]:
+            if not log.is_offline:
                 self.manager.set_aside(log)
 
     def _change(self, kind: str, directory: str, change: Callable[[], None]) -> None:

@@ -19,6 +19,7 @@ from storage.appends import Appends
 from storage.compaction.cleaning import _Cleaning
 from storage.disk import Disk
 from storage.leader_epochs import LeaderEpochs
+from storage.log_directory import LogDirectory
 from storage.log_manager import LogManager
 from storage.producers import ProducerState
 from storage.segments.durability import Durability
@@ -158,14 +159,14 @@ def a_clean_stop_that_leaves_indexes_to_the_system(patch: MonkeyPatch) -> None:
 
 def a_marker_that_comes_back(patch: MonkeyPatch) -> None:
     """That of a clean stop is deleted, but not durably."""
-    take = LogManager._take_marker
+    take = LogDirectory._take_marker
 
-    def undurable(self: LogManager, directory: Any) -> None:
+    def undurable(self: LogDirectory) -> None:
         with MonkeyPatch.context() as inner:
             inner.setattr(Disk, "sync_dir", _nothing)
-            take(self, directory)
+            take(self)
 
-    patch.setattr(LogManager, "_take_marker", undurable)
+    patch.setattr(LogDirectory, "_take_marker", undurable)
 
 
 def a_topic_that_inherits_checkpoints(patch: MonkeyPatch) -> None:

@@ -443,7 +443,8 @@ class Steps:
         copy.release()
         history.lanes.run_changes(copy.directory)
         if not copy.release():
-            history.manager.drop_copy(copy)
+            if not copy.is_offline:
+                history.manager.drop_copy(copy)
             return
         if self._dice.random() < 0.3:
             history.disk.fuse = self._dice.randrange(12)

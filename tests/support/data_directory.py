@@ -23,7 +23,8 @@ from protocol.records import ControlType
 from storage.disk import Disk
 from storage.log import Log, Origin
 from storage.log_config import LogConfig
-from storage.log_manager import CLEAN_SHUTDOWN, LogManager
+from storage.log_directory import CLEAN_SHUTDOWN
+from storage.log_manager import LogManager
 from tests.support.logs import NOW_MS, Idempotent, append, marker
 
 PARTITIONS = (("plain", 0), ("plain", 1), ("split", 0), ("packed", 0), ("empty", 0), ("trimmed", 0))

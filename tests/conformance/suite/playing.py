@@ -2,7 +2,8 @@
 
 RULES    1. Every play has names of its own, so scenarios can run beside each other and again.
          2. A scenario that meets something its client cannot do is unsupported, with the driver's reason.
-         3. After a failure the client's processes are started anew: no state leaks into the next scenario.
+         3. What makes partitions is over when they are served, with any broker.
+         4. After a failure the client's processes are started anew: no state leaks into the next scenario.
 NOT HERE What a step expects (`steps.py`), talking to the process (`drivers.py`).
 """
 
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from protocol.errors import ErrorCode
 from tests.conformance.suite.drivers import Driver, DriverEnded, Refused, Unsupported
+from tests.conformance.suite.serving import await_partitions
 from tests.conformance.suite.steps import Naming, Record, Scenario, Step, mismatch
 from tests.support.waiting import until
 
@@ -73,7 +75,10 @@ class Player:
 
     def ask(self, verb: str, *, process: str = "main", **arguments: Any) -> dict[str, Any]:
         """One question outside of a scenario."""
-        return self._driver(process).ask(verb, _as_json(arguments))
+        told = self._driver(process).ask(verb, _as_json(arguments))
+        if verb in ("create_topic", "create_partitions"):
+            await_partitions(self._bootstrap, arguments["topic"], arguments["count"])
+        return told
 
     def _take(self, step: Step, number: int, names: _Names) -> None:
         if step.verb == "kill":
@@ -121,7 +126,7 @@ class Player:
             if (before := step.arguments.get("before")) is not None:
                 self._told(before, arguments["before"])
             return self._members(arguments["names"])
-        return self._driver(step.process).ask(step.verb, _as_json(arguments))
+        return self.ask(step.verb, process=step.process, **arguments)
 
     def _members(self, names: Sequence[str]) -> dict[str, Any]:
         """What members of one group have and have seen, together."""

@@ -24,7 +24,7 @@ from tests.simulation.quorum.node import Node
 TIMES = QuorumTimes(election_timeout_ms=1000, fetch_timeout_ms=2000, election_backoff_max_ms=1000)
 REQUEST_TIMEOUT_MS = 2000
 TROUBLE_MS = 20_000
-PEACE_MS = 15_000
+PEACE_MS = 10_000
 
 TROUBLES = (
     "crash", "crash the leader", "blink", "blink", "blink of the leader", "start", "start", "start",
@@ -80,6 +80,8 @@ class World:
             self._carry(effect.to, source, lambda: end(message))
 
         def arrive() -> None:
+            if self.nodes[effect.to].raft is None:  # nobody listens, which is seen at once
+                self._carry(effect.to, source, lambda: end(None))
             self.nodes[effect.to].receive(effect.request, reply)
 
         self._carry(source, effect.to, arrive)
@@ -137,7 +139,7 @@ class World:
         leaders = [node for node in self.nodes.values() if node.is_leading]
         if leaders:
             self.random.choice(leaders).write(next(self._values))
-        self.after(self.random.choice((1, 20, 100, 400)), self._write)
+        self.after(self.random.choice((1, 20, 100, 400) if self.is_troubled else (100, 400)), self._write)
 
     def _trouble(self) -> None:
         """Something goes wrong, and something else is mended."""

@@ -32,7 +32,7 @@ class Stage:
     def __init__(self) -> None:
         self.deadlines = Deadlines()
         self.handlers = AdminHandlers(
-            self, lambda: MetadataImage("c"), AllowAll(), deletion_enabled=True, deadlines=self.deadlines
+            1, self, lambda: MetadataImage("c"), AllowAll(), deletion_enabled=True, deadlines=self.deadlines
         )
         self.replies: list[Callable[[Any], None]] = []
         self.answers: list[Any] = []

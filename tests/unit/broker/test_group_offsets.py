@@ -20,7 +20,7 @@ from broker.coordinators.groups import OFFSETS_TOPIC
 from broker.coordinators.offsets import STEP, CommittedOffsets
 from broker.coordinators.rebalance import GroupSettings
 from broker.coordinators.runtime import encode_record
-from protocol.errors import MalformedRequest
+from protocol.errors import ErrorCode, MalformedRequest
 from protocol.messages.groups import (
     ListGroupsRequest,
     OffsetCommitRequest,
@@ -28,6 +28,7 @@ from protocol.messages.groups import (
     OffsetCommitRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
 )
 from protocol.messages.stored import OffsetCommitKey, OffsetCommitValue
 from protocol.records import headers, records
@@ -287,3 +288,22 @@ def test_the_books_hold_what_was_committed_last() -> None:
     assert committed(made) == 4
     assert len(made.runtime.shards[0].machine.offsets) == 1
     assert made.clock.wall_ms() > START_WALL_MS
+
+
+@pytest.mark.parametrize("version", [1, 2, 7])
+def test_while_offsets_are_not_known_each_partition_says_so(version: int) -> None:
+    """group_offsets.py: aiokafka 0.14 takes an answer without partitions for that of a group without offsets."""
+    made = world()
+    stable_group(made)
+    made.runtime.resigned(0)
+    made.runtime.elected(0, 7)
+    asked = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0, 2])])
+    made.send("early", asked, version)
+    answer: Any = made.answers["early"].pop()
+    assert answer.error_code == (0 if version < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    told = [
+        (one.partition_index, one.error_code, one.committed_offset)
+        for topic in answer.topics
+        for one in topic.partitions
+    ]
+    assert told == [(index, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1) for index in (0, 2)]

@@ -12,7 +12,8 @@ from protocol.errors import ErrorCode
 from protocol.messages.stored import BrokerRegistrationChangeRecord
 from protocol.records import BatchBuilder
 from replication.work import Begin, Done, Run
-from storage.disk import Disk, StorageError
+from storage.checkpoints import LEADER_EPOCHS
+from storage.disk import TEMPORARY, Disk, StorageError
 from storage.future_logs import COMPLETE, FUTURE, copy_of
 from storage.log import Log
 from storage.log_config import LogConfig
@@ -444,6 +445,29 @@ def test_a_failing_directory_ends_the_move_alone(tmp_path: Path, pieces: int, wh
             last = world.produce(index=index, acks=1)
             turns.run()
             assert produced(last).error_code == E.NONE
+
+
+class NoTable(Disk):
+    """Has no place for the table of leader epochs of a copy that is let go of."""
+
+    def put_in_place(self, path: str, beside: str = TEMPORARY) -> None:
+        if FUTURE in path and path.endswith(LEADER_EPOCHS) and beside != TEMPORARY:
+            raise StorageError("rename", path, OSError(5, "I/O error"))
+        super().put_in_place(path, beside)
+
+
+def test_a_copy_whose_directory_fails_when_it_is_closed_does_not_take_the_place(tmp_path: Path) -> None:
+    """It is closed last of all, and nothing of it is to be written then as a rule."""
+    world = World(tmp_path, directories=2, disk=NoTable())
+    world.create()
+    world.produce(records=batch(5), acks=1)
+    world.replicas.delete_records("t", 0, 2, world.wall_ms)
+    here, target = world.partition().log.directory, other(world)
+    world.moves.alter("t", 0, target)
+    assert list(world.log_manager.offline) == [target]
+    assert not world.moves.under_way
+    assert world.partition().log.directory == here
+    assert produced(world.produce(acks=1)).error_code == E.NONE
 
 
 # ---- crashes ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode, KafkaError
 from storage.blocking import WouldBlock
 from storage.checkpoints import FIRST_DIRTY, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from storage.disk import Disk
-from storage.log_manager import CLEAN_SHUTDOWN
+from storage.log_directory import CLEAN_SHUTDOWN
 from tests.support.logs import NOW_MS, append
 from tests.unit.storage.test_log_manager import created, started, write_checkpoints
 

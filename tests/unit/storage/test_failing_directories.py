@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
+from storage.checkpoints import PARTITION_METADATA
 from storage.disk import StorageError
-from storage.log_manager import CLEAN_SHUTDOWN
+from storage.future_logs import COMPLETE, FUTURE
+from storage.log_directory import CLEAN_SHUTDOWN
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import SMALL, TOPIC_ID, append, values_of
 from tests.unit.storage.test_log_manager import OTHER, created, started, write_checkpoints
@@ -75,6 +77,51 @@ def test_nothing_is_made_in_the_place_of_a_directory_that_is_not_here(tmp_path: 
         created(manager, is_new=False, lies_in=b"?" * 16)
     second = manager.directories[f"{tmp_path}/b"]
     assert created(manager, is_new=False, lies_in=second.directory_id).directory == second.path
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_directory_comes_back_beside_a_log_that_cannot_say_whose_it_is(tmp_path: Path, names: str) -> None:
+    """It had been made anew and was not flushed before the power was lost: the other is of a topic that is gone, for sure."""
+    for name, topic_id in (("a", OTHER), ("b", TOPIC_ID)):
+        manager = started(tmp_path / name)
+        append(manager.get_or_create("t", 0, topic_id, SMALL), name)
+        manager.shutdown()
+    (tmp_path / "b" / "t-0" / PARTITION_METADATA).write_bytes(b"")
+    manager = started(*(tmp_path / name for name in names), topic_id=TOPIC_ID)
+    assert not manager.offline
+    assert values_of(manager.get_or_create("t", 0, TOPIC_ID, SMALL)) == [(0, "b")]
+    assert [stray.directory for stray in manager.strays] == [f"{tmp_path}/a"]
+
+
+def complete_copy(directory: Path) -> Path:
+    """A copy without its log, which a crash has left."""
+    copy = directory / f"t-0.{'0' * 32}{FUTURE}"
+    copy.mkdir(parents=True)
+    (copy / COMPLETE).touch()
+    return copy
+
+
+def test_a_move_is_not_finished_while_a_directory_is_not_here(tmp_path: Path) -> None:
+    """The log may lie there: it and its copy would both be logs when it comes back."""
+    copy = complete_copy(tmp_path / "a")
+    failed = StorageError("read", f"{tmp_path}/b", OSError(errno.EIO, "failed"))
+    manager = started(tmp_path / "a", failed={f"{tmp_path}/b": failed})
+    assert copy.exists()
+    assert manager.logs == {}
+
+
+def test_a_move_that_cannot_be_finished_takes_its_directory_offline_alone(tmp_path: Path) -> None:
+    """Rule 3."""
+    copy = complete_copy(tmp_path / "a")
+    disk = FaultyDisk()
+    fail = StorageError("rename", str(copy), OSError(errno.EIO, "failed"))
+
+    def rename(*_: str) -> None:
+        raise fail
+
+    disk.rename = rename  # type: ignore[method-assign]
+    manager = started(tmp_path / "a", tmp_path / "b", disk=disk)
+    assert manager.offline == {f"{tmp_path}/a": fail}
 
 
 def test_another_directory_of_the_same_name_is_not_written_to(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from storage.directory_locks import lock_directories
 from storage.disk import Disk, StorageError
 from storage.log import Log
 from storage.log_config import LogConfig
-from storage.log_manager import CLEAN_SHUTDOWN, LogManager
+from storage.log_directory import CLEAN_SHUTDOWN
+from storage.log_manager import LogManager
 from storage.partition_directory import aside_name, partition_of
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk

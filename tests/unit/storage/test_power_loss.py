@@ -63,9 +63,10 @@ class Machine:
         self.files.sync_all()
         self.start()
 
-    def start(self) -> LogManager:
-        """A new process."""
+    def start(self, *, fuse: int | None = None) -> LogManager:
+        """A new process, which ends before so many changes."""
         self.disk = SimulatedDisk(self.files, Random(0))
+        self.disk.fuse = fuse
         self.manager = LogManager(self.disk, self._directories, SMALL, random_bytes=Random(0).randbytes)
         self.manager.load()
         return self.manager
@@ -359,6 +360,20 @@ def test_whose_log_it_is_is_durable_when_it_has_begun_anew() -> None:
     assert file.platter == file.data
 
 
+def test_whose_log_it_is_is_not_taken_for_durable_while_a_sync_is_still_to_come() -> None:
+    """It may come to nothing, or later than what counts on it."""
+    machine = Machine()
+    log = machine.log()
+    append(log, BIG)
+    first, second = log.sync_work(), log.sync_work()
+    second()
+    file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
+    assert file.platter == file.data
+    log.flushed(1)
+    del first
+    assert log.sync_work().is_of_files
+
+
 def test_a_log_keeps_its_start_when_it_moves() -> None:
     """The directory where it lies now writes it down before the log lies there."""
     machine = Machine(("/a", "/b"))
@@ -400,6 +415,29 @@ def test_a_log_that_could_not_move_at_last_is_recovered_by_the_next_start() -> N
     again = manager.get_or_create("t", 0, TOPIC_ID, SMALL)
     again.open()
     assert (again.directory, list(again.producers.producers)) == ("/a", [7])
+
+
+@pytest.mark.parametrize(("killed", "lost"), [(killed, lost) for killed in range(18, 30) for lost in range(8)])
+def test_a_move_that_one_start_went_on_with_is_finished_by_the_next(killed: int, lost: int) -> None:
+    """The first process is killed amid the move, the second loses its power in the start: of log and copy one is there."""
+    machine = Machine(["/a", "/b"], journals=False)
+    log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL, "/a")
+    append(log, BIG)
+    flush(log)
+    copy, work = machine.manager.make_copy(log, "/b", 0)
+    work()
+    machine.manager.add_copy(copy)
+    append(copy, BIG)
+    flush(copy)
+    copy.release()
+    machine.disk.fuse = killed
+    with suppress(Ended):
+        machine.manager.replace(log, copy)
+    with suppress(Ended):
+        machine.start(fuse=lost)
+    manager = machine.lose_power()
+    assert not manager.offline
+    assert bases(manager.logs["t", 0]) == [0]
 
 
 def test_a_segment_that_begins_inside_the_one_before_goes() -> None:

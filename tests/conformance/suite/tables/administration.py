@@ -39,7 +39,7 @@ SCENARIOS = (
         "administration",
         "a topic's settings are described",
         topic(cleanup_policy="compact", retention_ms="3600000"),
-        do("describe_configs", kind="topic", name="$t").gives(
+        do("describe_configs", kind="topic", name="$t").becomes(
             configs=including(cleanup_policy="compact", retention_ms="3600000", max_message_bytes="1048588")
         ),
     ),

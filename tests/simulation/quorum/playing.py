@@ -1,0 +1,19 @@
+"""One history of a quorum, from its seed to what went wrong."""
+
+from __future__ import annotations
+
+import traceback
+
+from replication.raft.pulling import ForkedLog
+from tests.simulation.quorum.world import World
+
+
+def play(seed: int) -> str | None:
+    """Play a history; None when everything held, else what did not, and when."""
+    world = World(seed)
+    try:
+        world.play()
+    except (AssertionError, ForkedLog) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"seed {seed}, after {world.now_ms} ms: {error or place.line}"
+    return None

@@ -170,11 +170,7 @@ class Raft:
             return
         if role.deadline_ms is None or mono_ms < role.deadline_ms or self._pull.is_writing:
             return
-<<<<<<< HEAD
         if isinstance(role, Resigned) and not self._is_alone:
-=======
-        if isinstance(role, Resigned):
->>>>>>> c18fec7dab977c9a9d23777e051fd1d6ed4a464f
             self._unattached(self.epoch + 1, mono_ms)
         elif not self.is_voter:
             self._unattached(self.epoch, mono_ms)
@@ -184,23 +180,17 @@ class Raft:
             self._prospective(mono_ms)
 
     @property
-<<<<<<< HEAD
     def _is_alone(self) -> bool:
         """Whether there is nobody else to ask for a vote."""
         return self.is_voter and len(self.voters) == 1
 
     @property
-=======
->>>>>>> c18fec7dab977c9a9d23777e051fd1d6ed4a464f
     def _patience_ms(self) -> int:
         return self._times.fetch_timeout_ms * 3 // 2
 
     def _election_deadline(self, mono_ms: int) -> int:
-<<<<<<< HEAD
         if self._is_alone:
             return mono_ms
-=======
->>>>>>> c18fec7dab977c9a9d23777e051fd1d6ed4a464f
         timeout_ms = self._times.election_timeout_ms
         return mono_ms + timeout_ms + self._jitter(timeout_ms)
 
@@ -321,16 +311,11 @@ class Raft:
                 self._ask(node_id, request)
 
     def _fetch(self) -> None:
-<<<<<<< HEAD
         """Ask the leader for what comes next; an observer that knows none asks whom it knows, in turn.
 
         The next offset is this replica's word that all before it is durable.
         """
         if self._pull.is_writing or self._asked or self._log.flushed_offset < self._log.end.offset:
-=======
-        """Ask the leader for what comes next; an observer that knows none asks whom it knows, in turn."""
-        if self._pull.is_writing or self._asked:
->>>>>>> c18fec7dab977c9a9d23777e051fd1d6ed4a464f
             return
         leader_id = self.leader_id if self.leader_id >= 0 or self.is_voter else self._somebody()
         if leader_id != -1 and self._may_ask(leader_id):
@@ -466,17 +451,10 @@ class Raft:
             leader_end = self._log.end.offset
             role.progress.fetched(replica, asked.fetch_offset, leader_end=leader_end, mono_ms=mono_ms)
             self._commit(role, mono_ms)
-<<<<<<< HEAD
         records = self._log.read(asked.fetch_offset, request.max_bytes)
         if may_wait and not len(records) and asked.high_watermark >= self.high_watermark:
             return None
         return letters.fetch_response(self._partition(code, records))
-=======
-        if may_wait and asked.fetch_offset >= self._log.end.offset and asked.high_watermark >= self.high_watermark:
-            return None
-        max_bytes = request.max_bytes
-        return letters.fetch_response(self._partition(code, self._log.read(asked.fetch_offset, max_bytes)))
->>>>>>> c18fec7dab977c9a9d23777e051fd1d6ed4a464f
 
     def _refusal(self, epoch: int) -> ErrorCode:
         """Whether somebody who believes in an epoch can be served here."""
@@ -500,11 +478,8 @@ class Raft:
         """More of this replica's log is durable."""
         if isinstance(self.role, Leader):
             self._commit(self.role, mono_ms)
-<<<<<<< HEAD
         else:
             self.tick(mono_ms)
-=======
->>>>>>> c18fec7dab977c9a9d23777e051fd1d6ed4a464f
 
     def _commit(self, role: Leader, mono_ms: int) -> None:
         voters = self.voters

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from broker.addresses import Addresses
 from broker.config import BrokerConfig
+from broker.controller_channel import ControllerChannel
 from broker.coordinators.assembly import Coordinators
 from broker.coordinators.groups import OFFSETS_TOPIC
 from broker.coordinators.transactions import TRANSACTIONS_TOPIC
@@ -23,6 +24,7 @@ from broker.handlers.configs import ConfigHandlers
 from broker.handlers.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.controller_apis import ControllerHandlers
 from broker.handlers.coordination import CoordinationHandlers
+from broker.handlers.deciding import Controller
 from broker.handlers.delete_records import DeleteRecordsHandler
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.fetch_sessions import FetchSessions
@@ -40,14 +42,15 @@ from broker.handlers.telemetry import TelemetryHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
 from broker.handlers.transactions import TransactionHandlers
 from broker.handlers.users import UserHandlers
+from broker.life import BrokerLife
 from broker.security.authorizer import Authorizer
 from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ReceivedMetrics
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
-from replication.controller.controller import Controller
 from replication.deadlines import Deadlines
 from replication.formatting import new_uuid
 from replication.image import MetadataImage
+from replication.metadata_node import MetadataNode
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
 
@@ -56,7 +59,9 @@ _MINUTE_MS = 60_000
 
 def client_apis(
     config: BrokerConfig,
-    controller: Controller,
+    node: MetadataNode,
+    channel: ControllerChannel,
+    life: BrokerLife,
     replicas: ReplicaManager,
     coordinators: Coordinators,
     purgatory: Purgatory,
@@ -68,12 +73,12 @@ def client_apis(
     """The table of a listener that clients connect to."""
 
     def image() -> MetadataImage:
-        return controller.image
+        return channel.image
 
     def create_topics(
         request: CreateTopicsRequest, wall_ms: int, reply: Callable[[CreateTopicsResponse], None]
     ) -> None:
-        controller.submit(request, wall_ms=wall_ms, reply=reply)
+        channel.submit(request, wall_ms=wall_ms, reply=reply)
 
     groups, transactions, admission, markers, _ = coordinators
     internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}
@@ -88,14 +93,14 @@ def client_apis(
         partition_limit=config.number("max.request.partition.size.limit"),
     )
     sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
-    ids = ProducerIds(controller, config.node_id, lambda: controller.broker_epoch)
+    ids = ProducerIds(channel, config.node_id, lambda: life.epoch)
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
     offsets_partitions = config.number("offsets.topic.num.partitions")
     transacting = TransactionHandlers(transactions, groups, image, ids.take, authorizer, offsets_partitions)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     producing = ProduceHandler(replicas, purgatory.deadlines, admission, authorizer)
     fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
-    return ApiVersionsHandler(controller).table_of(
+    return ApiVersionsHandler(node).table_of(
         [
             *produce.routes(producing, produce_shortcut.shortcuts(producing)),
             *fetch.routes(fetching, fetch_shortcut.shortcuts(fetching)),
@@ -110,10 +115,10 @@ def client_apis(
             *TransactionalOffsetsHandler(groups, admission, image, authorizer).routes(),
             *transacting.routes(),
             *PartitionTransactionsHandler(replicas, markers, authorizer).routes(),
-            *_admin(config, controller, authorizer, purgatory.deadlines).routes(),
+            *_admin(config, channel, authorizer, purgatory.deadlines).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
-            *ClusterHandlers(controller, authorizer).routes(),
-            *UserHandlers(controller, authorizer).routes(),
+            *ClusterHandlers(channel, authorizer).routes(),
+            *UserHandlers(channel, authorizer).routes(),
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
             *TelemetryHandlers(instances, received, config.number("telemetry.max.bytes")).routes(),
@@ -121,15 +126,13 @@ def client_apis(
     )
 
 
-def controller_apis(
-    config: BrokerConfig, controller: Controller, authorizer: Authorizer, deadlines: Deadlines
-) -> Router:
+def controller_apis(config: BrokerConfig, node: MetadataNode, authorizer: Authorizer, deadlines: Deadlines) -> Router:
     """The table of a listener that the cluster's other nodes connect to."""
-    return ApiVersionsHandler(controller).table_of(
+    return ApiVersionsHandler(node).table_of(
         [
-            *ControllerHandlers(controller, authorizer).routes(),
-            *ClusterHandlers(controller, authorizer).routes(),
-            *_admin(config, controller, authorizer, deadlines).routes(),
+            *ControllerHandlers(node, authorizer).routes(),
+            *ClusterHandlers(node, authorizer).routes(),
+            *_admin(config, node, authorizer, deadlines).routes(),
         ]
     )
 

@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 from broker.broker_settings import BROKER_SETTINGS
 from broker.unused_settings import unused_settings
-from replication.metadata_start import METADATA_LOG_CONFIG
 from replication.metadata_snapshots import SnapshotSettings
+from replication.metadata_start import METADATA_LOG_CONFIG
+from replication.raft.raft import QuorumTimes
 from storage.compaction.job import Resources
 from storage.log_config import LogConfig, log_config
 from storage.settings import MAX_INT, BadSetting, Setting, Value, parse
@@ -169,6 +170,15 @@ class BrokerConfig:
         value = self.value("cordoned.log.dirs")
         assert isinstance(value, list)
         return self.log_dirs if value == [_ALL] else value
+
+    def quorum_times(self) -> QuorumTimes:
+        """How long a replica of the metadata log waits."""
+        return QuorumTimes(
+            election_timeout_ms=self.number("controller.quorum.election.timeout.ms"),
+            fetch_timeout_ms=self.number("controller.quorum.fetch.timeout.ms"),
+            election_backoff_max_ms=self.number("controller.quorum.election.backoff.max.ms"),
+            retry_backoff_ms=self.number("controller.quorum.retry.backoff.ms"),
+        )
 
     def metadata_log_config(self) -> LogConfig:
         """What the metadata log obeys."""

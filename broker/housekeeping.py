@@ -17,9 +17,9 @@ from broker.config import BrokerConfig
 from broker.network.listener import Listener
 from broker.timer import SystemClock
 from replication.compactor import Compactor
-from replication.controller.controller import Controller
 from replication.deadlines import Deadline, Deadlines
 from replication.metadata_snapshots import MetadataSnapshots
+from replication.publisher import Publisher
 from replication.replica_manager import ReplicaManager
 from replication.work import Worker
 from storage.disk import StorageError
@@ -51,7 +51,7 @@ class Housekeeping:
         config: BrokerConfig,
         log_manager: LogManager,
         replicas: ReplicaManager,
-        controller: Controller,
+        publisher: Publisher,
         snapshots: MetadataSnapshots,
         compactor: Compactor,
         worker: Worker,
@@ -62,7 +62,7 @@ class Housekeeping:
         self._config = config
         self._log_manager = log_manager
         self._replicas = replicas
-        self._controller = controller
+        self._publisher = publisher
         self._snapshots = snapshots
         self._compactor = compactor
         self._worker = worker
@@ -175,7 +175,7 @@ class Housekeeping:
 
     # ------------------------------------------------------------ metadata
     def _look_for_snapshot(self) -> None:
-        image, wall_ms = self._controller.image, self._clock.wall_ms()
+        image, wall_ms = self._publisher.image, self._clock.wall_ms()
         reason = self._snapshots.why_due(image, wall_ms)
         if reason is not None:
             _log.info("taking a snapshot of the metadata: %s", reason)

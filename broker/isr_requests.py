@@ -1,4 +1,4 @@
-"""Asks the controller for the ISRs that the partitions led here want (AlterPartition, in process).
+"""Asks the controller for the ISRs that the partitions led here want (AlterPartition).
 
 RULES    1. One request per partition is under way: the partition asks again only when its wish has been answered.
          2. A wish that is granted comes back as an image, like every change; this node obeys nothing else.
@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from broker.controller_channel import ControllerChannel
+from broker.life import BrokerLife
 from broker.timer import SystemClock
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import (
@@ -21,7 +23,6 @@ from protocol.messages.quorum import (
     AlterPartitionResponse,
     BrokerState,
 )
-from replication.controller.controller import Controller
 from replication.partition import Partition
 
 _log = logging.getLogger("barnabas.isr")
@@ -33,14 +34,15 @@ _NOT_KNOWN: Final = -1
 class IsrRequests:
     """The wishes of one broker."""
 
-    def __init__(self, controller: Controller, broker_id: int, clock: SystemClock) -> None:
-        self._controller = controller
+    def __init__(self, channel: ControllerChannel, life: BrokerLife, broker_id: int, clock: SystemClock) -> None:
+        self._channel = channel
+        self._life = life
         self._broker_id = broker_id
         self._clock = clock
 
     def want(self, partition: Partition, isr: tuple[int, ...]) -> None:
         """A partition that is led here wants another ISR."""
-        epoch = self._controller.broker_epoch
+        epoch = self._life.epoch
         wanted = AlterPartitionRequestPartition(
             partition_index=partition.index,
             leader_epoch=partition.leader_epoch,
@@ -51,14 +53,14 @@ class IsrRequests:
         assert partition.topic_id is not None, "what is led is in the image, by its id"
         topic = AlterPartitionRequestTopic(topic_id=partition.topic_id, partitions=[wanted])
         request = AlterPartitionRequest(broker_id=self._broker_id, broker_epoch=epoch, topics=[topic])
-        self._controller.submit(
+        self._channel.submit(
             request, wall_ms=self._clock.wall_ms(), reply=lambda answer: self._answered(partition, isr, answer)
         )
 
     def _epoch(self, partition: Partition, broker_id: int) -> int:
         """The registration that a member fetches with."""
         if broker_id == self._broker_id:
-            return self._controller.broker_epoch
+            return self._life.epoch
         follower = partition.followers.get(broker_id)
         return _NOT_KNOWN if follower is None else follower.broker_epoch
 

@@ -18,12 +18,13 @@ from broker.coordinators.consumer_settings import SettingsOfGroups
 from broker.dynamic_settings import MOVE_RATE, with_changes
 from broker.helper import HelperCleaner
 from broker.housekeeping import Housekeeping
+from broker.life import BrokerLife
 from broker.network.listener import Listener
 from broker.timer import SystemClock
 from replication.compactor import Compactor
-from replication.controller.controller import Controller
 from replication.image import Changes, MetadataImage, ResourceType
 from replication.moves import Moves
+from replication.publisher import Publisher
 from storage.log_manager import LogManager
 
 
@@ -36,7 +37,8 @@ class Reconfiguration:
         started_with: BrokerConfig,
         listeners: Sequence[Listener],
         log_manager: LogManager,
-        controller: Controller,
+        publisher: Publisher,
+        life: BrokerLife,
         moves: Moves,
         compactor: Compactor,
         housekeeping: Housekeeping,
@@ -47,7 +49,7 @@ class Reconfiguration:
         self._started_with = started_with
         self._listeners = listeners
         self._log_manager = log_manager
-        self._controller = controller
+        self._life = life
         self._moves = moves
         self._compactor = compactor
         self._housekeeping = housekeeping
@@ -55,7 +57,7 @@ class Reconfiguration:
         self._clock = clock
         self._cleaners: list[HelperCleaner] = []
         self._cleaner_settings: CleanerSettings | None = None
-        self._tell(controller.image)
+        self._tell(publisher.image)
 
     def image_changed(self, image: MetadataImage, changes: Changes) -> None:
         """Settings may have changed."""
@@ -63,7 +65,7 @@ class Reconfiguration:
             cordoned = self._log_manager.cordoned
             self._tell(image)
             if self._log_manager.cordoned != cordoned:
-                self._controller.cordon(self.cordoned_ids(), wall_ms=self._clock.wall_ms())
+                self._life.tell()
 
     def cordoned_ids(self) -> tuple[bytes, ...]:
         """The log directories that take no new replicas, by their ids."""

@@ -29,6 +29,7 @@ from typing import Any
 from broker.addresses import Addresses
 from broker.apis import client_apis, controller_apis
 from broker.config import BrokerConfig, Endpoint
+from broker.controller_channel import ControllerChannel
 from broker.coordinators.assembly import coordinators
 from broker.descriptors import SETTING, raise_limit, share_out
 from broker.directory_requests import DirectoryRequests
@@ -37,6 +38,7 @@ from broker.handlers.dispatch import Dispatcher
 from broker.handlers.log_dirs import LogDirsHandler
 from broker.housekeeping import Housekeeping
 from broker.isr_requests import IsrRequests
+from broker.life import BrokerLife
 from broker.network.cold import Warmer
 from broker.network.listener import Listener
 from broker.reconfiguration import Reconfiguration
@@ -47,9 +49,10 @@ from broker.timer import LoopTimer, SystemClock
 from broker.watchdog import Watchdog
 from broker.workers import ThreadWorker
 from protocol.errors import KafkaError
+from protocol.schema import Message
 from replication.compactor import Compactor
 from replication.controller.brokers import Registration
-from replication.controller.controller import Controller
+from replication.controller.controller import OwnController
 from replication.controller.environment import Environment
 from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
@@ -63,11 +66,12 @@ from replication.formatting import (
 )
 from replication.image import Changes, MetadataImage
 from replication.image import Endpoint as RegisteredEndpoint
-from replication.metadata_log import open_metadata_log
 from replication.metadata_loss import refuse_a_loss
+from replication.metadata_node import MetadataNode, World
 from replication.metadata_records import UnreadableMetadata
 from replication.metadata_replay import Replayed, read_metadata
 from replication.metadata_snapshots import MetadataSnapshots
+from replication.metadata_start import open_metadata_log
 from replication.moves import Moves
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
@@ -204,7 +208,7 @@ class Server:
             self._build(identity, found)
             self._build_broker()
             self._build_apis()
-            self._lead(identity)
+            self._join()
         except (UnusableDirectory, UnreadableMetadata, StorageError) as error:
             raise StartError(str(error)) from None
         except KafkaError as error:
@@ -292,14 +296,32 @@ class Server:
             if path == identity.metadata_directory:
                 raise error
             _log.error(_OFFLINE, path, error)
-        self._metadata_log = open_metadata_log(
+        start = open_metadata_log(
             self._disk, self._log_manager.engine_factory, identity, self._worker, config.metadata_log_config(), found
         )
+        self._metadata_log = start.log
         self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
         sessions = Sessions(self._deadlines, config.number("broker.session.timeout.ms"))
         sessions.on_silence = self._fell_silent
-        self._controller = Controller(self._metadata_log, self._environment(), sessions)
-        self._controller.soon = self._metadata_log.soon = self._loop.call_soon
+        self._incarnation_id = new_uuid(secrets.token_bytes)
+        controller = self._controller_address()
+        endpoints = (RegisteredEndpoint(controller.listener, controller.host, controller.port, _PLAINTEXT),)
+        self._node = MetadataNode(
+            World(self._disk, self._worker, self._deadlines, self._clock, random.randrange, _nobody),
+            identity,
+            start,
+            self._environment(),
+            sessions,
+            OwnController(self._incarnation_id, endpoints),
+            times=config.quorum_times(),
+        )
+        self._controller, self._publisher = self._node.controller, self._node.publisher
+        self._controller.on_failed = self._fail
+        self._publisher.soon = self._metadata_log.soon = self._loop.call_soon
+        self._channel = ControllerChannel(
+            config.node_id, self._controller, self._publisher, _nobody, self._deadlines, self._clock
+        )
+        self._node.quorum.on_leader = self._channel.leader_changed
 
     def _build_broker(self) -> None:
         config = self._config
@@ -307,14 +329,23 @@ class Server:
             self._log_manager,
             self._worker,
             self._purgatory,
-            self._controller.image,
+            self._publisher.image,
             config.node_id,
             config.given,
             config.number("replica.lag.time.max.ms"),
         )
         self._replicas.on_directory_failed = self._directory_failed
         self._worker.on_room = self._replicas.room_changed
-        self._directory_requests = DirectoryRequests(self._controller, self._log_manager, config.node_id, self._clock)
+        self._life = BrokerLife(
+            self._channel,
+            self._registration(),
+            self._deadlines,
+            self._clock,
+            config.number("broker.heartbeat.interval.ms"),
+        )
+        self._directory_requests = DirectoryRequests(
+            self._channel, self._life, self._log_manager, config.node_id, self._clock
+        )
         self._moves = Moves(
             self._replicas,
             self._log_manager,
@@ -327,9 +358,10 @@ class Server:
         for listener in self.listeners:
             listener.warmer = warmer
             listener.most_descriptors = self._shares.connections
-        self._replicas.on_isr_wanted = IsrRequests(self._controller, config.node_id, self._clock).want
+        self._replicas.on_isr_wanted = IsrRequests(self._channel, self._life, config.node_id, self._clock).want
         self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock)
-        self._controller.on_image = self._image_changed
+        self._publisher.on_image = self._image_changed
+        self._publisher.on_published = self._life.image_published
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
         self._moves.on_moved = self._directory_requests.tell
         self._housekeeping = Housekeeping(
@@ -337,7 +369,7 @@ class Server:
             config,
             self._log_manager,
             self._replicas,
-            self._controller,
+            self._publisher,
             MetadataSnapshots(self._disk, self._worker, self._metadata_log, config.snapshot_settings()),
             self._compactor,
             self._worker,
@@ -349,7 +381,8 @@ class Server:
             config,
             self.listeners + self.controller_listeners,
             self._log_manager,
-            self._controller,
+            self._publisher,
+            self._life,
             self._moves,
             self._compactor,
             self._housekeeping,
@@ -362,11 +395,13 @@ class Server:
         wildcards = frozenset(
             e.name for e in config.listeners if e.is_wildcard and e.name not in config.advertised_listeners
         )
-        self._controller_dispatcher.serve(controller_apis(config, self._controller, self._authorizer, self._deadlines))
+        self._controller_dispatcher.serve(controller_apis(config, self._node, self._authorizer, self._deadlines))
         self._dispatcher.serve(
             client_apis(
                 config,
-                self._controller,
+                self._node,
+                self._channel,
+                self._life,
                 self._replicas,
                 self._coordinators,
                 self._purgatory,
@@ -390,22 +425,30 @@ class Server:
             kraft_version=self._metadata_log.kraft_version,
         )
 
-    def _lead(self, identity: Identity) -> None:
+    def _registration(self) -> Registration:
         rack = self._config.value("broker.rack")
-        registration = Registration(
-            broker_id=identity.node_id,
-            cluster_id=identity.cluster_id,
-            incarnation_id=new_uuid(secrets.token_bytes),
+        return Registration(
+            broker_id=self._config.node_id,
+            cluster_id=self._publisher.image.cluster_id,
+            incarnation_id=self._incarnation_id,
             endpoints=tuple(self._registered(listener) for listener in self.listeners),
             directories=tuple(home.directory_id for home in self._log_manager.directories.values()),
             rack=rack if isinstance(rack, str) else None,
             previous_epoch=self._log_manager.previous_broker_epoch,
-            cordoned=self._reconfiguration.cordoned_ids(),
         )
-        controller = self._controller_address()
-        endpoints = (RegisteredEndpoint(controller.listener, controller.host, controller.port, _PLAINTEXT),)
-        self._controller.start(registration, endpoints, wall_ms=self._clock.wall_ms(), ready=self._serve)
-        self._controller.await_heartbeats(self._clock.mono_ms())
+
+    def _join(self) -> None:
+        """Take part in the quorum, and register this node's broker."""
+        self._life.cordoned = self._reconfiguration.cordoned_ids
+        self._life.on_active = self._begin
+        self._life.on_failed = self._fail
+        self._node.quorum.start()
+        self._life.register()
+
+    def _begin(self) -> None:
+        """The broker is active in the published image: make its partitions, and answer clients."""
+        self._publisher.begin()
+        self._serve()
 
     def _serve(self) -> None:
         """The metadata are published and the partitions ready: answer clients."""
@@ -416,7 +459,7 @@ class Server:
         if absent:
             names = ", ".join(absent[:_NAMED]) + (", …" if len(absent) > _NAMED else "")
             _log.error("%d partitions lie in log directories that are not here: %s", len(absent), names)
-        for _ in self._directory_requests.check(self._replicas.partitions.values(), self._controller.image):
+        for _ in self._directory_requests.check(self._replicas.partitions.values(), self._publisher.image):
             pass
         self._moves.resume()
         everybody = self.listeners + self.controller_listeners
@@ -503,7 +546,7 @@ class Server:
         self._housekeeping.stop()
         self._compactor.stop()
         self._coordinators.close()
-        self._controller.stop(wall_ms=self._clock.wall_ms(), done=self._loop.stop)
+        self._life.end(self._loop.stop)
 
     def finish(self) -> None:
         """After the loop has ended: let slow work end, close the logs durably."""
@@ -515,7 +558,7 @@ class Server:
         self._loop.run_until_complete(asyncio.sleep(0))  # what the threads reported
         self._timer.stop()
         self._metadata_log.close()
-        self._log_manager.shutdown(self._controller.broker_epoch)
+        self._log_manager.shutdown(self._life.epoch)
 
     def abandon(self) -> None:
         """Let go of what is still held, however far the start came."""
@@ -525,6 +568,11 @@ class Server:
             self._page.close()
         for lock in self._locks:
             lock.release()
+
+
+def _nobody(_node_id: int, _request: Message, answered: Callable[[Message | None], None]) -> None:
+    """There is no other node."""
+    answered(None)
 
 
 def _id_of(found: Replayed | None, topic: str) -> bytes | None:

@@ -28,13 +28,9 @@ controller.performance.always.log.threshold.ms LONG 2000
 controller.performance.sample.period.ms LONG 60000
 controller.quorum.append.linger.ms INT 25
 controller.quorum.auto.join.enable BOOLEAN false
-controller.quorum.election.backoff.max.ms INT 1000
-controller.quorum.election.timeout.ms INT 1000
 controller.quorum.fetch.max.bytes INT 1048576
 controller.quorum.fetch.snapshot.max.bytes INT 1048576
-controller.quorum.fetch.timeout.ms INT 2000
 controller.quorum.request.timeout.ms INT 2000
-controller.quorum.retry.backoff.ms INT 20
 controller.quota.window.num INT 11
 controller.quota.window.size.seconds INT 1
 controller.socket.timeout.ms INT 30000

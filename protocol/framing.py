@@ -128,6 +128,20 @@ def parse_request_header(frame: bytearray) -> RequestHeader:
     return RequestHeader(api_key, api_version, correlation_id, client_id, end)
 
 
+def frame_request(
+    api_key: int, api_version: int, correlation_id: int, client_id: str, parts: list[Part], *, flexible_header: bool
+) -> list[bytes | bytearray | memoryview]:
+    """The pieces of an encoded request, whose records are in memory, with length and header before them."""
+    name = client_id.encode()
+    header = _HEADER.pack(api_key, api_version, correlation_id, len(name)) + name + (b"\0" if flexible_header else b"")
+    pieces: list[bytes | bytearray | memoryview] = []
+    for part in parts:
+        assert not isinstance(part, FileRegion), "what is asked is in memory"
+        pieces.append(part)
+    length = len(header) + sum(map(len, pieces))
+    return [_LENGTH.pack(length) + header, *pieces]
+
+
 def frame_response(correlation_id: int, parts: list[Part], *, flexible_header: bool) -> list[Part]:
     """The parts of an encoded response with length and header before them."""
     length = _PREFIX + flexible_header

@@ -7,8 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from protocol.errors import ErrorCode
+from protocol.messages.cluster import (
+    AddRaftVoterRequest,
+    DescribedQuorumTopic,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumListener,
+    QuorumNode,
+    RemoveRaftVoterRequest,
+)
+from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.schema import Message
 from replication.committed_metadata import CommittedMetadata
 from replication.controller.controller import Controller, OwnController
@@ -16,10 +27,13 @@ from replication.controller.environment import Environment
 from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
 from replication.formatting import METADATA_DIRECTORY, Identity
+from replication.image import MetadataImage
 from replication.metadata_start import MetadataStart
 from replication.publisher import Publisher
 from replication.quorum import Answered, Clock, Quorum
 from replication.quorum_state import write_quorum_state
+from replication.raft.description import describe
+from replication.raft.letters import METADATA_TOPIC
 from replication.raft.raft import QuorumTimes, Raft
 from replication.raft.replica_log import ElectionState
 from replication.raft.voters import ReplicaKey
@@ -76,6 +90,41 @@ class MetadataNode:
         )
         self.quorum = Quorum(self.raft, log, self.controller, self._keep, world.send, world.deadlines, world.clock)
         log.on_written, log.on_flushed = self.quorum.written, self.quorum.flushed
+
+    def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
+        """Have this node's controller, or its quorum, decide on a request; `reply` gets the answer when it is committed."""
+        controller, mono_ms = self.controller, self._world.clock.mono_ms()
+        if isinstance(request, BrokerRegistrationRequest):
+            controller.register_broker(request, wall_ms=wall_ms, reply=reply)
+        elif isinstance(request, BrokerHeartbeatRequest):
+            controller.heartbeat(request, wall_ms=wall_ms, mono_ms=mono_ms, reply=reply)
+        elif isinstance(request, DescribeQuorumRequest):
+            reply(self._described(mono_ms, wall_ms))
+        elif isinstance(request, AddRaftVoterRequest):
+            reply(controller.add_voter(request))
+        elif isinstance(request, RemoveRaftVoterRequest):
+            reply(controller.remove_voter(request))
+        else:
+            controller.submit(request, wall_ms=wall_ms, reply=reply)
+
+    def _described(self, mono_ms: int, wall_ms: int) -> DescribeQuorumResponse:
+        quorum = describe(self.raft, self.log.next_offset, mono_ms=mono_ms, wall_ms=wall_ms)
+        voters = [replica.replica_id for replica in quorum.current_voters]
+        nodes = [
+            QuorumNode(
+                node_id=node_id,
+                listeners=[QuorumListener(name=e.listener, host=e.host, port=e.port) for e in controller.endpoints],
+            )
+            for node_id, controller in self.image.controllers.items()
+            if node_id in voters
+        ]
+        topic = DescribedQuorumTopic(topic_name=METADATA_TOPIC, partitions=[quorum])
+        return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=[topic], nodes=nodes)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The published image."""
+        return self.publisher.image
 
     @property
     def features(self) -> dict[str, int]:

@@ -37,6 +37,8 @@ class Publisher:
         """The one that will be when all that waits is published."""
         self.on_image: Follow = _follow_nothing
         """Lets partitions and coordinators follow an image, in steps."""
+        self.on_published: Callable[[MetadataImage], None] = _ignore
+        """Told of each image when it is published."""
         self.soon: Soon = at_once
         self._waiting: deque[_Next] = deque()
         self._has_begun = False
@@ -72,9 +74,14 @@ class Publisher:
                 if self._has_begun:
                     yield from self.on_image(image, changes)
                 self.image = image
+                self.on_published(image)
             waiting.popleft()
             done()
 
 
 def _follow_nothing(_image: MetadataImage, _changes: Changes) -> Iterator[None]:
     return iter(())
+
+
+def _ignore(_image: MetadataImage) -> None:
+    pass

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
@@ -21,6 +21,8 @@ from replication.raft.pulling import ForkedLog
 from replication.raft.raft import Raft
 from replication.raft.replica_log import Append, Effect, ElectionState, KeepSnapshot, Lead, Persist, Send, Truncate
 from replication.raft.roles import Leader
+
+_NOBODY: Final = -1
 
 Done = Callable[[], None]
 Reply = Callable[[Message], None]
@@ -125,6 +127,9 @@ class Quorum:
         self._led_epoch = -1
         self._committed = 0
         self._due: Deadline | None = None
+        self._known_leader = _NOBODY
+        self.on_leader: Callable[[int], None] = _ignore
+        """Told who leads, when that changes; -1: nobody known, or this replica, whose epoch has not begun in the log."""
 
     # ------------------------------------------------------------ what happens to it
     def start(self) -> None:
@@ -205,6 +210,12 @@ class Quorum:
             self._committed = self.raft.high_watermark
             self._log.committed(self._committed)
             self._owner.committed(self._committed)
+        leader_id = self.raft.leader_id
+        if leader_id == self.raft.own.node_id and not self.is_leading:
+            leader_id = _NOBODY
+        if leader_id != self._known_leader:
+            self._known_leader = leader_id
+            self.on_leader(leader_id)
         self._wait()
 
     def _wait(self) -> None:
@@ -258,3 +269,7 @@ class Quorum:
             self._owner.failed(str(error))
             return
         self._go_on()
+
+
+def _ignore(_leader_id: int) -> None:
+    pass

@@ -8,9 +8,6 @@ NOT HERE What the controller decides (`replication/controller`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
-
 from broker.handlers.deciding import Controller
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
@@ -29,9 +26,6 @@ from protocol.messages.cluster import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    QuorumListener,
-    QuorumNode,
-    QuorumReplica,
     QuorumTopic,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
@@ -47,36 +41,19 @@ from protocol.schema import Message
 from replication.controller.asked_elections import refusal
 from replication.controller.features import UpgradeType
 from replication.controller.reassignments import list_reassignments
-from replication.image import MetadataImage
 
 METADATA_TOPIC = "__cluster_metadata"
 
 _REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _NO_RIGHT = "Cluster authorization failed."
+_WITH_DIRECTORIES = 2
 _NOT_HERE = "This server does not host this topic-partition."
-
-
-class QuorumController(Controller, Protocol):
-    """A controller that votes."""
-
-    @property
-    def voter_directory(self) -> bytes:
-        """The id of the directory that the metadata log is in."""
-
-    def update_features(self, request: UpdateFeaturesRequest, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        """Decide on other levels of features."""
-
-    def add_voter(self, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
-        """Decide on another voter."""
-
-    def remove_voter(self, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
-        """Decide on a voter less."""
 
 
 class ClusterHandlers:
     """The handlers of this module and what they need."""
 
-    def __init__(self, controller: QuorumController, authorizer: Authorizer) -> None:
+    def __init__(self, controller: Controller, authorizer: Authorizer) -> None:
         self._controller = controller
         self._authorizer = authorizer
 
@@ -138,9 +115,7 @@ class ClusterHandlers:
         if context.api_version == 0:
             for update in request.feature_updates:
                 update.upgrade_type = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
-        pending = Pending()
-        self._controller.update_features(request, wall_ms=context.wall_ms, reply=pending.complete)
-        return pending
+        return self._submit(context, request)
 
     # ------------------------------------------------------------ nodes
     def unregister_broker(
@@ -151,58 +126,39 @@ class ClusterHandlers:
             return UnregisterBrokerResponse(error_code=_REFUSED, error_message=_NO_RIGHT)
         return self._submit(context, request)
 
-    def add_voter(self, context: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+    def add_voter(self, context: RequestContext, request: AddRaftVoterRequest) -> Pending | AddRaftVoterResponse:
         """Another voter of the metadata log."""
         if not self._may(context, Operation.ALTER):
             return AddRaftVoterResponse(error_code=_REFUSED, error_message=_NO_RIGHT)
-        return self._controller.add_voter(request)
+        return self._submit(context, request)
 
-    def remove_voter(self, context: RequestContext, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
+    def remove_voter(
+        self, context: RequestContext, request: RemoveRaftVoterRequest
+    ) -> Pending | RemoveRaftVoterResponse:
         """A voter less."""
         if not self._may(context, Operation.ALTER):
             return RemoveRaftVoterResponse(error_code=_REFUSED, error_message=_NO_RIGHT)
-        return self._controller.remove_voter(request)
+        return self._submit(context, request)
 
-    def describe_quorum(self, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-        """The quorum: this node."""
+    def describe_quorum(
+        self, context: RequestContext, request: DescribeQuorumRequest
+    ) -> Pending | DescribeQuorumResponse:
+        """The quorum, as its leader sees it."""
         if not self._may(context, Operation.DESCRIBE):
             return DescribeQuorumResponse(error_code=_REFUSED, error_message=_NO_RIGHT, topics=[])
         asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
         if asked != [(METADATA_TOPIC, [0])]:
             topics = [_unknown(topic) for topic in request.topics]
             return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=topics)
-        image = self._controller.image
-        described = DescribedQuorumTopic(topic_name=METADATA_TOPIC, partitions=[self._quorum(context, image)])
-        nodes = [
-            QuorumNode(
-                node_id=node_id,
-                listeners=[QuorumListener(name=e.listener, host=e.host, port=e.port) for e in controller.endpoints],
-            )
-            for node_id, controller in image.controllers.items()
-            if node_id == image.leader_id and context.api_version >= 2
-        ]
-        return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=[described], nodes=nodes)
+        pending = Pending()
 
-    def _quorum(self, context: RequestContext, image: MetadataImage) -> DescribedQuorum:
-        end = image.offset + 1
-        has_directory = context.api_version >= 2
-        voter = QuorumReplica(
-            replica_id=image.leader_id,
-            replica_directory_id=self._controller.voter_directory if has_directory else ZERO_UUID,
-            log_end_offset=end,
-            last_fetch_timestamp=context.wall_ms,
-            last_caught_up_timestamp=context.wall_ms,
-        )
-        return DescribedQuorum(
-            partition_index=0,
-            error_code=ErrorCode.NONE,
-            error_message="",
-            leader_id=image.leader_id,
-            leader_epoch=image.epoch,
-            high_watermark=end,
-            current_voters=[voter],
-            observers=[],
-        )
+        def reply(answer: DescribeQuorumResponse) -> None:
+            if context.api_version < _WITH_DIRECTORIES:
+                _forget_directories(answer)
+            pending.complete(answer)
+
+        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
+        return pending
 
     def _submit(self, context: RequestContext, request: Message) -> Pending:
         pending = Pending()
@@ -211,6 +167,15 @@ class ClusterHandlers:
 
     def _may(self, context: RequestContext, operation: str) -> bool:
         return self._authorizer.authorize(context.principal, operation, Resource.CLUSTER, CLUSTER_NAME)
+
+
+def _forget_directories(answer: DescribeQuorumResponse) -> None:
+    """As before version 2."""
+    answer.nodes = []
+    for topic in answer.topics:
+        for quorum in topic.partitions:
+            for replica in (*quorum.current_voters, *quorum.observers):
+                replica.replica_directory_id = ZERO_UUID
 
 
 def _unknown(topic: QuorumTopic) -> DescribedQuorumTopic:

@@ -319,7 +319,7 @@ class Server:
         self._controller.on_failed = self._fail
         self._publisher.soon = self._metadata_log.soon = self._loop.call_soon
         self._channel = ControllerChannel(
-            config.node_id, self._controller, self._publisher, _nobody, self._deadlines, self._clock
+            config.node_id, self._node, self._publisher, _nobody, self._deadlines, self._clock
         )
         self._node.quorum.on_leader = self._channel.leader_changed
 

@@ -37,6 +37,7 @@ from broker.handlers.offsets import OffsetsHandler
 from broker.handlers.partition_transactions import PartitionTransactionsHandler
 from broker.handlers.produce import ProduceHandler
 from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
+from broker.handlers.raft_apis import RaftHandlers
 from broker.handlers.router import Router
 from broker.handlers.telemetry import TelemetryHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
@@ -131,6 +132,7 @@ def controller_apis(config: BrokerConfig, node: MetadataNode, authorizer: Author
     return ApiVersionsHandler(node).table_of(
         [
             *ControllerHandlers(node, authorizer).routes(),
+            *RaftHandlers(node.quorum, authorizer).routes(),
             *ClusterHandlers(node, authorizer).routes(),
             *_admin(config, node, authorizer, deadlines).routes(),
         ]

@@ -51,6 +51,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "How long a voter waits for a leader before it stands for election."),
         Setting("controller.quorum.fetch.timeout.ms", Kind.INT, "2000", None,
                 "How long a voter goes without an answer of the leader before it stands for election."),
+        Setting("controller.quorum.request.timeout.ms", Kind.INT, "2000", None,
+                "How long another controller may take for an answer."),
         Setting("controller.quorum.retry.backoff.ms", Kind.INT, "20", None,
                 "How long a replica of the metadata log waits before it asks again."),
         Setting("controller.quorum.voters", Kind.LIST, "", None,

@@ -46,14 +46,21 @@ def daemon() -> None:
     "--listen", metavar="HOST:PORT", help="Where clients connect [default: 127.0.0.1:9092]; port 0 picks one."
 )
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One more setting; may be repeated.")
-def serve(config_file: str | None, data_dir: str | None, listen: str | None, settings: tuple[str, ...]) -> None:
+@click.option("--cluster-id", metavar="ID", help="The cluster that empty directories are formatted for.")
+def serve(
+    config_file: str | None,
+    data_dir: str | None,
+    listen: str | None,
+    settings: tuple[str, ...],
+    cluster_id: str | None,
+) -> None:
     """Run one broker until SIGTERM or SIGINT."""
     from broker.server import StartError, run  # noqa: PLC0415  # `--help` need not load the daemon
 
     _log_to_standard_error()
     try:
         config = load_config(config_file, _overrides(config_file, data_dir, settings), listen)
-        run(config)
+        run(config, cluster_id)
     except (ConfigError, StartError) as error:
         click.echo(f"barnabas: {error}", err=True)
         sys.exit(1)

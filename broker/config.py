@@ -122,6 +122,12 @@ class BrokerConfig:
         return value if isinstance(value, str) else self.log_dirs[0]
 
     @cached_property
+    def roles(self) -> frozenset[str]:
+        """What this node is: broker, controller or both."""
+        value = self.value("process.roles")
+        return frozenset(value) if isinstance(value, list) and value else frozenset({"broker", "controller"})
+
+    @cached_property
     def listeners(self) -> list[Endpoint]:
         """The addresses that clients may connect to: those of `listeners` that are not the controller's."""
         return [endpoint for endpoint in self._all_listeners if endpoint.name not in self.controller_listener_names]
@@ -251,7 +257,6 @@ def load_config(path: str | None, overrides: Mapping[str, str], listen: str | No
         ]
         config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *kept])})
     _check_listeners(config)
-    _check_quorum(config)
     found = contradiction(config)
     if found is not None:
         raise ConfigError(found)
@@ -340,18 +345,6 @@ def _check_listeners(config: BrokerConfig) -> None:
     unknown = set(config.advertised_listeners) - set(names)
     if unknown:
         raise ConfigError(f"advertised.listeners: {', '.join(sorted(unknown))} is not among the listeners")
-
-
-def _check_quorum(config: BrokerConfig) -> None:
-    """A new directory of a static quorum does not say who else votes: only the setting does."""
-    voters = config.value("controller.quorum.voters")
-    assert isinstance(voters, list)
-    others = [voter for voter in voters if voter.partition("@")[0].strip() != str(config.node_id)]
-    if others:
-        raise ConfigError(
-            f"controller.quorum.voters names {others[0]}, and this is node {config.node_id}: this broker leads the "
-            "metadata quorum alone"
-        )
 
 
 def _endpoints(name: str, value: Value) -> list[Endpoint]:

@@ -30,6 +30,7 @@ from broker.addresses import Addresses
 from broker.apis import client_apis, controller_apis
 from broker.config import BrokerConfig, Endpoint
 from broker.controller_channel import ControllerChannel
+from broker.controllers import Controllers
 from broker.coordinators.assembly import coordinators
 from broker.descriptors import SETTING, raise_limit, share_out
 from broker.directory_requests import DirectoryRequests
@@ -41,6 +42,7 @@ from broker.isr_requests import IsrRequests
 from broker.life import BrokerLife
 from broker.network.cold import Warmer
 from broker.network.listener import Listener
+from broker.quorum_settings import quorum_places
 from broker.reconfiguration import Reconfiguration
 from broker.security.authorizer import AllowAll, Authorizer
 from broker.telemetry.page import MetricsPage
@@ -49,7 +51,6 @@ from broker.timer import LoopTimer, SystemClock
 from broker.watchdog import Watchdog
 from broker.workers import ThreadWorker
 from protocol.errors import KafkaError
-from protocol.schema import Message
 from replication.compactor import Compactor
 from replication.controller.brokers import Registration
 from replication.controller.controller import OwnController
@@ -101,8 +102,8 @@ class StartError(Exception):
     """The broker cannot start; the message is a sentence for the command line."""
 
 
-def run(config: BrokerConfig) -> None:
-    """Run one node until SIGTERM or SIGINT.
+def run(config: BrokerConfig, cluster_id: str | None = None) -> None:
+    """Run one node until SIGTERM or SIGINT; `cluster_id` is for directories that are to be formatted.
 
     Raises:
         StartError: it cannot start, or its metadata log failed later on.
@@ -111,7 +112,7 @@ def run(config: BrokerConfig) -> None:
     gc.disable()  # making the parts drops nothing that a collection could find; `ready` turns it on
     loop = _new_loop()
     asyncio.set_event_loop(loop)
-    server = Server(config, loop)
+    server = Server(config, loop, cluster_id=cluster_id)
 
     def ready() -> None:
         listener = server.listeners[0]
@@ -166,9 +167,15 @@ class Server:
     """One node: broker and controller."""
 
     def __init__(
-        self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, authorizer: Authorizer | None = None
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        authorizer: Authorizer | None = None,
+        cluster_id: str | None = None,
     ) -> None:
         self._config = config
+        self._cluster_id = cluster_id
+        self._places = quorum_places(config)
         self._shares = share_out(raise_limit(), config.number(SETTING))
         self._authorizer = authorizer or AllowAll()
         self._loop = loop
@@ -244,6 +251,10 @@ class Server:
             found = read_metadata(disk, identity)
             refuse_a_loss(disk, identity, found)
             identity = identity._replace(failed=self._lock(directories, metadata, identity.failed))
+        elif self._cluster_id is None and (self._places.static_voters or self._places.bootstrap):
+            raise UnusableDirectory(
+                f"{directories[0]} is not formatted, and a cluster of several nodes needs one id: name it with --cluster-id."
+            )
         else:
             self._lock(directories, metadata, {})
         identity = format_directories(
@@ -252,8 +263,9 @@ class Server:
             node_id=config.node_id,
             identity=identity,
             metadata_directory=metadata,
-            cluster_id=None,
+            cluster_id=self._cluster_id,
             controller=self._controller_address(),
+            is_standalone=not (self._places.static_voters or self._places.bootstrap),
             random_bytes=secrets.token_bytes,
             wall_ms=self._clock.wall_ms(),
         )
@@ -296,8 +308,16 @@ class Server:
             if path == identity.metadata_directory:
                 raise error
             _log.error(_OFFLINE, path, error)
+        places = self._places
         start = open_metadata_log(
-            self._disk, self._log_manager.engine_factory, identity, self._worker, config.metadata_log_config(), found
+            self._disk,
+            self._log_manager.engine_factory,
+            identity,
+            self._worker,
+            config.metadata_log_config(),
+            found,
+            places.static_voters,
+            may_observe=bool(places.bootstrap),
         )
         self._metadata_log = start.log
         self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
@@ -306,22 +326,40 @@ class Server:
         self._incarnation_id = new_uuid(secrets.token_bytes)
         controller = self._controller_address()
         endpoints = (RegisteredEndpoint(controller.listener, controller.host, controller.port, _PLAINTEXT),)
+        in_quorum, of_broker = (self._connections(controller.listener) for _ in range(2))
         self._node = MetadataNode(
-            World(self._disk, self._worker, self._deadlines, self._clock, random.randrange, _nobody),
+            World(self._disk, self._worker, self._deadlines, self._clock, random.randrange, in_quorum.ask),
             identity,
             start,
             self._environment(),
             sessions,
             OwnController(self._incarnation_id, endpoints),
             times=config.quorum_times(),
+            bootstrap_servers=len(places.bootstrap),
         )
+        self._controllers = (in_quorum, of_broker)
+        for connections in self._controllers:
+            connections.image = lambda: self._publisher.image
+            connections.voters = lambda: self._node.raft.voters
         self._controller, self._publisher = self._node.controller, self._node.publisher
         self._controller.on_failed = self._fail
         self._publisher.soon = self._metadata_log.soon = self._loop.call_soon
         self._channel = ControllerChannel(
-            config.node_id, self._node, self._publisher, _nobody, self._deadlines, self._clock
+            config.node_id, self._node, self._publisher, of_broker.ask, self._deadlines, self._clock
         )
         self._node.quorum.on_leader = self._channel.leader_changed
+
+    def _connections(self, listener: str) -> Controllers:
+        """To the other controllers: the quorum has its own, for what a broker asks may wait until the quorum has spoken."""
+        return Controllers(
+            self._loop,
+            self._config.node_id,
+            self._places.bootstrap,
+            listener,
+            self._deadlines,
+            self._clock.mono_ms,
+            self._config.number("controller.quorum.request.timeout.ms"),
+        )
 
     def _build_broker(self) -> None:
         config = self._config
@@ -442,6 +480,9 @@ class Server:
         self._life.cordoned = self._reconfiguration.cordoned_ids
         self._life.on_active = self._begin
         self._life.on_failed = self._fail
+        for listener in self.controller_listeners:
+            listener.start()
+            _log.info("the controller listens on %s:%d", listener.host, listener.port)
         self._node.quorum.start()
         self._life.register()
 
@@ -462,12 +503,9 @@ class Server:
         for _ in self._directory_requests.check(self._replicas.partitions.values(), self._publisher.image):
             pass
         self._moves.resume()
-        everybody = self.listeners + self.controller_listeners
-        for listener in everybody:
+        for listener in self.listeners:
             listener.start()
-        for listener in self.controller_listeners:
-            _log.info("the controller listens on %s:%d", listener.host, listener.port)
-        self._housekeeping.start(everybody)
+        self._housekeeping.start(self.listeners + self.controller_listeners)
         if self._page is not None:
             self._page.start(self._loop)
         self._ready()
@@ -568,11 +606,6 @@ class Server:
             self._page.close()
         for lock in self._locks:
             lock.release()
-
-
-def _nobody(_node_id: int, _request: Message, answered: Callable[[Message | None], None]) -> None:
-    """There is no other node."""
-    answered(None)
 
 
 def _id_of(found: Replayed | None, topic: str) -> bytes | None:

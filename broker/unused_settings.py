@@ -30,7 +30,6 @@ controller.quorum.append.linger.ms INT 25
 controller.quorum.auto.join.enable BOOLEAN false
 controller.quorum.fetch.max.bytes INT 1048576
 controller.quorum.fetch.snapshot.max.bytes INT 1048576
-controller.quorum.request.timeout.ms INT 2000
 controller.quota.window.num INT 11
 controller.quota.window.size.seconds INT 1
 controller.socket.timeout.ms INT 30000

@@ -225,12 +225,14 @@ def format_directories(
     metadata_directory: str | None = None,
     cluster_id: str | None,
     controller: ControllerEndpoint,
+    is_standalone: bool = True,
     random_bytes: Callable[[int], bytes],
     wall_ms: int,
 ) -> Identity:
     """Format what is not formatted yet.
 
-    `identity` is what `identify` found, `cluster_id` the id for a new cluster (None: a random one).
+    `identity` is what `identify` found, `cluster_id` the id for a new cluster (None: a random one). `is_standalone`: this node
+    becomes the quorum's only voter; else the voters are a setting, or others are asked for them.
 
     Raises:
         UnusableDirectory: the metadata log would lie in a new directory although an old one has it.
@@ -251,7 +253,8 @@ def format_directories(
         ids[path] = found.directory_id if found is not None and has_id else new_uuid(random_bytes)
         meta = MetaProperties(cluster, node_id, ids[path])
         if found is None:
-            voters = stored.VotersRecord(voters=[_voter(node_id, ids[path], controller)]) if path == metadata else None
+            is_alone = is_standalone and path == metadata
+            voters = stored.VotersRecord(voters=[_voter(node_id, ids[path], controller)]) if is_alone else None
             _format(disk, path, meta, voters, wall_ms)
         elif not has_id:
             disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))

@@ -56,6 +56,7 @@ class MetadataSnapshots:
         """Why a snapshot of `image` should be taken now; None when it should not."""
         if self._is_under_way or image.offset < self._files.newest.end_offset:
             return None
+        self._since_ms = self._since_ms or wall_ms  # a log without snapshot is as old as this process
         written, age_ms = self._metadata_log.bytes_behind, wall_ms - self._since_ms
         if written >= self._settings.bytes_between:
             return f"{written} bytes were written since the last one"

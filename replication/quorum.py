@@ -9,6 +9,7 @@ NOT HERE What to do (`raft/raft.py`), the log (`metadata_log.py`), sockets and t
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +24,7 @@ from replication.raft.replica_log import Append, Effect, ElectionState, KeepSnap
 from replication.raft.roles import Leader
 
 _NOBODY: Final = -1
+_log = logging.getLogger("barnabas.quorum")
 
 Done = Callable[[], None]
 Reply = Callable[[Message], None]
@@ -215,6 +217,7 @@ class Quorum:
             leader_id = _NOBODY
         if leader_id != self._known_leader:
             self._known_leader = leader_id
+            _log.info("%s leads the metadata quorum in epoch %d", _named(leader_id), self.raft.epoch)
             self.on_leader(leader_id)
         self._wait()
 
@@ -269,6 +272,10 @@ class Quorum:
             self._owner.failed(str(error))
             return
         self._go_on()
+
+
+def _named(leader_id: int) -> str:
+    return "nobody known" if leader_id == _NOBODY else f"node {leader_id}"
 
 
 def _ignore(_leader_id: int) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from broker.broker_settings import BROKER_SETTINGS
 from broker.unused_settings import unused_settings
+from replication.fetcher import FetchSettings
 from replication.metadata_snapshots import SnapshotSettings
 from replication.metadata_start import METADATA_LOG_CONFIG
 from replication.raft.raft import QuorumTimes
@@ -176,6 +177,22 @@ class BrokerConfig:
         value = self.value("cordoned.log.dirs")
         assert isinstance(value, list)
         return self.log_dirs if value == [_ALL] else value
+
+    @cached_property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener that brokers use among themselves."""
+        value = self.value("inter.broker.listener.name")
+        return value if isinstance(value, str) else self.listeners[0].name
+
+    def fetch_settings(self) -> FetchSettings:
+        """How a follower fetches."""
+        return FetchSettings(
+            wait_max_ms=self.number("replica.fetch.wait.max.ms"),
+            min_bytes=self.number("replica.fetch.min.bytes"),
+            max_bytes=self.number("replica.fetch.max.bytes"),
+            response_max_bytes=self.number("replica.fetch.response.max.bytes"),
+            backoff_ms=self.number("replica.fetch.backoff.ms"),
+        )
 
     def quorum_times(self) -> QuorumTimes:
         """How long a replica of the metadata log waits."""

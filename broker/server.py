@@ -35,6 +35,7 @@ from broker.coordinators.assembly import coordinators
 from broker.descriptors import SETTING, raise_limit, share_out
 from broker.directory_requests import DirectoryRequests
 from broker.dynamic_settings import BrokerRules
+from broker.fetchers import Fetchers
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.log_dirs import LogDirsHandler
 from broker.housekeeping import Housekeeping
@@ -57,6 +58,7 @@ from replication.controller.controller import OwnController
 from replication.controller.environment import Environment
 from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
+from replication.following import Following
 from replication.formatting import (
     ControllerEndpoint,
     Identity,
@@ -74,6 +76,7 @@ from replication.metadata_replay import Replayed, read_metadata
 from replication.metadata_snapshots import MetadataSnapshots
 from replication.metadata_start import open_metadata_log
 from replication.moves import Moves
+from replication.partition import Partition
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
 from storage.directory_locks import lock_directories
@@ -397,6 +400,19 @@ class Server:
             listener.warmer = warmer
             listener.most_descriptors = self._shares.connections
         self._replicas.on_isr_wanted = IsrRequests(self._channel, self._life, config.node_id, self._clock).want
+        self._fetchers = Fetchers(
+            self._loop,
+            config.node_id,
+            lambda: self._life.epoch,
+            lambda: self._publisher.image,
+            config.inter_broker_listener,
+            Following(self._replicas, self._log_manager, self._worker),
+            config.fetch_settings(),
+            self._deadlines,
+            self._clock,
+            config.number("replica.socket.timeout.ms"),
+        )
+        self._replicas.on_following = self._follow
         self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock)
         self._publisher.on_image = self._image_changed
         self._publisher.on_published = self._life.image_published
@@ -546,6 +562,12 @@ class Server:
         yield from self._directory_requests.check([partition for partition in made if partition is not None], image)
         self._coordinators.image_changed(changes, image, self._config.node_id)
 
+    def _follow(self, partition: Partition) -> None:
+        if self._replicas.partitions.get(partition.key) is partition:
+            self._fetchers.follow(partition)
+        else:
+            self._fetchers.forget(partition)
+
     def _fell_silent(self, broker_id: int) -> None:
         _log.warning("broker %d was not heard for too long: it is fenced", broker_id)
         self._controller.fence_silent(broker_id, wall_ms=self._clock.wall_ms())
@@ -584,6 +606,7 @@ class Server:
         self._housekeeping.stop()
         self._compactor.stop()
         self._coordinators.close()
+        self._fetchers.close()
         self._life.end(self._loop.stop)
 
     def finish(self) -> None:

@@ -241,6 +241,29 @@ class Partition:
         if is_news:
             self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+    def commit_as_follower(self, prepared: PreparedAppend, wall_ms: int) -> None:
+        """The leader's batches are written.
+
+        Raises:
+            KafkaError: the append was given up.
+        """
+        self.log.commit(prepared, wall_ms)
+        self._wake(self.end_key)
+
+    def learn_high_watermark(self, offset: int) -> None:
+        """The leader says what is committed: as far as this log goes it is so here."""
+        offset = min(offset, self.log.log_end_offset)
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.log.high_watermark = offset
+            self._wake(self.key)
+
+    def cut_as_follower(self) -> None:
+        """The log was cut, perhaps below what was taken for committed."""
+        self.high_watermark = self.log.high_watermark
+        self._wake(self.key)
+        self._wake(self.end_key)
+
     def go_offline(self) -> None:
         """The log directory failed: nothing here can be trusted any more."""
         if not self.is_offline:

@@ -97,6 +97,7 @@ class ReplicaManager:
         FileChanges(log_manager, worker, self.directory_failed)
         # News upward (seam 12), set by the composition root.
         self.on_leadership: Callable[[Partition], None] | None = None
+        self.on_following: Callable[[Partition], None] | None = None
         self.on_isr_wanted: Callable[[Partition, tuple[int, ...]], None] | None = None
         self.on_directory_failed: Callable[[str, StorageError], None] | None = None
 
@@ -146,6 +147,8 @@ class ReplicaManager:
                     self._make_ready()
         else:
             partition.follow(state)
+        if self.on_following is not None:
+            self.on_following(partition)
         if self.on_leadership is not None and (was_leader, epoch) != (partition.is_leader, partition.leader_epoch):
             self.on_leadership(partition)
 
@@ -188,6 +191,8 @@ class ReplicaManager:
         was_leader = partition.is_leader
         partition.vanish()
         self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.on_following is not None:
+            self.on_following(partition)
         if was_leader and self.on_leadership is not None:
             self.on_leadership(partition)
         if partition.is_offline:

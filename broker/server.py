@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -38,11 +38,13 @@ from broker.dynamic_settings import BrokerRules
 from broker.fetchers import Fetchers
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.log_dirs import LogDirsHandler
+from broker.home import take_directories
 from broker.housekeeping import Housekeeping
 from broker.isr_requests import IsrRequests
 from broker.life import BrokerLife
 from broker.network.cold import Warmer
 from broker.network.listener import Listener
+from broker.own_addresses import PLAINTEXT, own_controller, registered
 from broker.quorum_settings import quorum_places
 from broker.reconfiguration import Reconfiguration
 from broker.security.authorizer import AllowAll, Authorizer
@@ -61,33 +63,26 @@ from replication.deadlines import Deadlines
 from replication.following import Following
 from replication.formatting import (
     ControllerEndpoint,
-    Identity,
     UnusableDirectory,
-    format_directories,
-    identify,
     new_uuid,
 )
 from replication.image import Changes, MetadataImage
 from replication.image import Endpoint as RegisteredEndpoint
-from replication.metadata_loss import refuse_a_loss
 from replication.metadata_node import MetadataNode, World
 from replication.metadata_records import UnreadableMetadata
-from replication.metadata_replay import Replayed, read_metadata
+from replication.metadata_replay import Replayed
 from replication.metadata_snapshots import MetadataSnapshots
 from replication.metadata_start import open_metadata_log
 from replication.moves import Moves
 from replication.partition import Partition
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
-from storage.directory_locks import lock_directories
 from storage.disk import Disk, Lock, StorageError
 from storage.log_config import log_config
 from storage.log_manager import LogManager
 
 _log = logging.getLogger("barnabas")
 
-_PLAINTEXT = 0
-_CONTROLLER_PORT = 9093
 _SWITCH_S = 0.0005
 """How long a thread may keep the interpreter while the loop wants it; Python's 5 ms would be felt in every tail."""
 
@@ -214,8 +209,17 @@ class Server:
             self._bind(self._config.listeners, self._dispatcher, self.listeners)
             self._bind(self._config.controller_listeners, self._controller_dispatcher, self.controller_listeners)
             self._bind_page()
-            identity, found = self._take_directories()
-            self._build(identity, found)
+            controller = own_controller(self._config, self.controller_listeners)
+            self._home = take_directories(
+                self._config,
+                self._disk,
+                self._places,
+                self._cluster_id,
+                controller,
+                self._locks,
+                self._clock.wall_ms(),
+            )
+            self._build(controller)
             self._build_broker()
             self._build_apis()
             self._join()
@@ -243,56 +247,8 @@ class Server:
             except OSError as error:
                 raise _taken(endpoint, error, "the setting barnabas.metrics.listener") from None
 
-    def _take_directories(self) -> tuple[Identity, Replayed | None]:
-        """Whose they are, and the metadata found in them: what is not understood is refused before anything changes."""
-        config, disk = self._config, self._disk
-        directories = [os.path.abspath(path) for path in config.log_dirs]
-        metadata = os.path.abspath(config.metadata_log_dir)
-        identity = identify(disk, directories, node_id=config.node_id, metadata_directory=metadata)
-        found = None
-        if identity is not None:
-            found = read_metadata(disk, identity)
-            refuse_a_loss(disk, identity, found)
-            identity = identity._replace(failed=self._lock(directories, metadata, identity.failed))
-        elif self._cluster_id is None and (self._places.static_voters or self._places.bootstrap):
-            raise UnusableDirectory(
-                f"{directories[0]} is not formatted, and a cluster of several nodes needs one id: name it with --cluster-id."
-            )
-        else:
-            self._lock(directories, metadata, {})
-        identity = format_directories(
-            disk,
-            directories,
-            node_id=config.node_id,
-            identity=identity,
-            metadata_directory=metadata,
-            cluster_id=self._cluster_id,
-            controller=self._controller_address(),
-            is_standalone=not (self._places.static_voters or self._places.bootstrap),
-            random_bytes=secrets.token_bytes,
-            wall_ms=self._clock.wall_ms(),
-        )
-        return identity, found
-
-    def _lock(
-        self, directories: list[str], metadata: str, failed: Mapping[str, StorageError]
-    ) -> Mapping[str, StorageError]:
-        """Take the directories, which are made where they are missing; all that have failed by then."""
-        lost = dict(failed)
-        for path in dict.fromkeys((*directories, metadata)):
-            if path in lost:
-                continue
-            try:
-                self._disk.make_dirs(path)
-                self._locks += lock_directories(self._disk, [path])
-            except StorageError as error:
-                if path == metadata or error.is_held or error.is_full:
-                    raise
-                lost[path] = error
-        return lost
-
-    def _build(self, identity: Identity, found: Replayed | None) -> None:
-        config = self._config
+    def _build(self, controller: ControllerEndpoint) -> None:
+        config, (identity, found) = self._config, self._home
         self._log_manager = LogManager(
             self._disk,
             identity.directory_ids,
@@ -327,8 +283,7 @@ class Server:
         sessions = Sessions(self._deadlines, config.number("broker.session.timeout.ms"))
         sessions.on_silence = self._fell_silent
         self._incarnation_id = new_uuid(secrets.token_bytes)
-        controller = self._controller_address()
-        endpoints = (RegisteredEndpoint(controller.listener, controller.host, controller.port, _PLAINTEXT),)
+        endpoints = (RegisteredEndpoint(controller.listener, controller.host, controller.port, PLAINTEXT),)
         in_quorum, of_broker = (self._connections(controller.listener) for _ in range(2))
         self._node = MetadataNode(
             World(self._disk, self._worker, self._deadlines, self._clock, random.randrange, in_quorum.ask),
@@ -400,19 +355,7 @@ class Server:
             listener.warmer = warmer
             listener.most_descriptors = self._shares.connections
         self._replicas.on_isr_wanted = IsrRequests(self._channel, self._life, config.node_id, self._clock).want
-        self._fetchers = Fetchers(
-            self._loop,
-            config.node_id,
-            lambda: self._life.epoch,
-            lambda: self._publisher.image,
-            config.inter_broker_listener,
-            Following(self._replicas, self._log_manager, self._worker),
-            config.fetch_settings(),
-            self._deadlines,
-            self._clock,
-            config.number("replica.socket.timeout.ms"),
-        )
-        self._replicas.on_following = self._follow
+        self._build_fetchers()
         self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock)
         self._publisher.on_image = self._image_changed
         self._publisher.on_published = self._life.image_published
@@ -443,6 +386,22 @@ class Server:
             self._coordinators.settings_of_groups,
             self._clock,
         )
+
+    def _build_fetchers(self) -> None:
+        config = self._config
+        self._fetchers = Fetchers(
+            self._loop,
+            config.node_id,
+            lambda: self._life.epoch,
+            lambda: self._publisher.image,
+            config.inter_broker_listener,
+            Following(self._replicas, self._log_manager, self._worker),
+            config.fetch_settings(),
+            self._deadlines,
+            self._clock,
+            config.number("replica.socket.timeout.ms"),
+        )
+        self._replicas.on_following = self._follow
 
     def _build_apis(self) -> None:
         config = self._config
@@ -485,7 +444,7 @@ class Server:
             broker_id=self._config.node_id,
             cluster_id=self._publisher.image.cluster_id,
             incarnation_id=self._incarnation_id,
-            endpoints=tuple(self._registered(listener) for listener in self.listeners),
+            endpoints=tuple(registered(self._config, listener) for listener in self.listeners),
             directories=tuple(home.directory_id for home in self._log_manager.directories.values()),
             rack=rack if isinstance(rack, str) else None,
             previous_epoch=self._log_manager.previous_broker_epoch,
@@ -525,24 +484,6 @@ class Server:
         if self._page is not None:
             self._page.start(self._loop)
         self._ready()
-
-    # ------------------------------------------------------------ addresses
-    def _registered(self, listener: Listener) -> RegisteredEndpoint:
-        advertised = self._config.advertised_listeners.get(listener.name)
-        if advertised is not None:
-            port = advertised.port or listener.port
-            return RegisteredEndpoint(listener.name, advertised.host, port, _PLAINTEXT)
-        bound = Endpoint(listener.name, listener.host, listener.port)
-        host = os.uname().nodename if bound.is_wildcard else bound.host
-        return RegisteredEndpoint(listener.name, host, listener.port, _PLAINTEXT)
-
-    def _controller_address(self) -> ControllerEndpoint:
-        """Where this controller is reached; without a listener, where it would be: a quorum's record needs an address."""
-        for listener in self.controller_listeners:
-            told = self._registered(listener)
-            return ControllerEndpoint(told.listener, told.host, told.port)
-        names = self._config.controller_listener_names
-        return ControllerEndpoint(names[0] if names else "CONTROLLER", "localhost", _CONTROLLER_PORT)
 
     # ------------------------------------------------------------ news
     def _close_surplus_soon(self) -> None:

@@ -18,10 +18,8 @@ from protocol.messages.quorum import (
 )
 
 
-class SlowController:
+class SlowChannel:
     """Keeps what it is asked."""
-
-    broker_epoch = 11
 
     def __init__(self) -> None:
         self.asked: list[tuple[AlterPartitionRequest, Callable[[AlterPartitionResponse], None]]] = []
@@ -46,16 +44,17 @@ def leader() -> Any:
 
 
 @pytest.fixture
-def controller() -> SlowController:
-    return SlowController()
+def controller() -> SlowChannel:
+    return SlowChannel()
 
 
 @pytest.fixture
-def partition(controller: SlowController) -> Any:
+def partition(controller: SlowChannel) -> Any:
     wishing = leader()
     clock: Any = SimpleNamespace(wall_ms=lambda: 0)
-    deciding: Any = controller
-    IsrRequests(deciding, 1, clock).want(wishing, (1, 2, 3))
+    channel: Any = controller
+    life: Any = SimpleNamespace(epoch=11)
+    IsrRequests(channel, life, 1, clock).want(wishing, (1, 2, 3))
     return wishing
 
 
@@ -67,7 +66,7 @@ def answer(code: ErrorCode, top: ErrorCode = ErrorCode.NONE) -> AlterPartitionRe
     return AlterPartitionResponse(error_code=ErrorCode.NONE, topics=topics)
 
 
-def test_a_wish_names_the_epochs_of_all(controller: SlowController, partition: Any) -> None:
+def test_a_wish_names_the_epochs_of_all(controller: SlowChannel, partition: Any) -> None:
     """The broker's, the leader's, the partition's, and of each member the one that it fetches with (KIP-903)."""
     ((request, _),) = controller.asked
     assert (request.broker_id, request.broker_epoch) == (1, 11)
@@ -86,16 +85,14 @@ def test_a_wish_names_the_epochs_of_all(controller: SlowController, partition: A
         (ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH),
     ],
 )
-def test_a_refused_wish_is_forgotten(
-    controller: SlowController, partition: Any, code: ErrorCode, top: ErrorCode
-) -> None:
+def test_a_refused_wish_is_forgotten(controller: SlowChannel, partition: Any, code: ErrorCode, top: ErrorCode) -> None:
     """Rule 3: and the high watermark need not wait any more for who was to join."""
     controller.asked[0][1](answer(code, top))
     assert (partition.wanted_isr, partition.moved) == (None, 1)
     assert len(controller.asked) == 1, "whoever still wants it asks"
 
 
-def test_a_granted_wish_and_a_newer_one_are_left_alone(controller: SlowController, partition: Any) -> None:
+def test_a_granted_wish_and_a_newer_one_are_left_alone(controller: SlowChannel, partition: Any) -> None:
     """Rule 2: what is granted comes by the image; a refusal is of the wish that it answers."""
     controller.asked[0][1](answer(ErrorCode.NONE))
     assert (partition.wanted_isr, partition.moved) == ((1, 2, 3), 0)

@@ -34,7 +34,7 @@ from broker.handlers.offset_deletion import OffsetDeletionHandler
 from broker.handlers.offsets import OffsetsHandler
 from broker.handlers.partition_transactions import PartitionTransactionsHandler
 from broker.handlers.produce import ProduceHandler
-from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
+from broker.handlers.producer_ids import ProducerIdsHandler
 from broker.handlers.router import Router
 from broker.handlers.telemetry import TelemetryHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
@@ -75,7 +75,7 @@ def client_apis(
     ) -> None:
         controller.submit(request, wall_ms=wall_ms, reply=reply)
 
-    groups, transactions, admission, markers, _ = coordinators
+    groups, transactions, admission, markers, ids, _ = coordinators
     internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}
     by_name = {topic.name: topic for topic in internal_topics.values()}
     metadata = MetadataHandlers(
@@ -88,7 +88,6 @@ def client_apis(
         partition_limit=config.number("max.request.partition.size.limit"),
     )
     sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
-    ids = ProducerIds(controller, config.node_id, lambda: controller.broker_epoch)
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
     offsets_partitions = config.number("offsets.topic.num.partitions")
     transacting = TransactionHandlers(transactions, groups, image, ids.take, authorizer, offsets_partitions)

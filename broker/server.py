@@ -30,6 +30,7 @@ from broker.addresses import Addresses
 from broker.apis import client_apis, controller_apis
 from broker.config import BrokerConfig, Endpoint
 from broker.coordinators.assembly import coordinators
+from broker.coordinators.producer_ids import ProducerIds
 from broker.descriptors import SETTING, raise_limit, share_out
 from broker.directory_requests import DirectoryRequests
 from broker.dynamic_settings import BrokerRules
@@ -328,7 +329,8 @@ class Server:
             listener.warmer = warmer
             listener.most_descriptors = self._shares.connections
         self._replicas.on_isr_wanted = IsrRequests(self._controller, config.node_id, self._clock).want
-        self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock)
+        producer_ids = ProducerIds(self._controller, config.node_id, lambda: self._controller.broker_epoch)
+        self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock, producer_ids)
         self._controller.on_image = self._image_changed
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
         self._moves.on_moved = self._directory_requests.tell

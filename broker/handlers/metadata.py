@@ -37,8 +37,8 @@ from protocol.messages.metadata import (
 )
 from protocol.primitives import ZERO_UUID
 from replication.image import MetadataImage, PartitionState, TopicImage
+from replication.topic_names import INTERNAL_TOPICS
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _BROKERS, _CONTROLLERS = 1, 2
 
 CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None]

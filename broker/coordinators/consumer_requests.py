@@ -88,9 +88,10 @@ def owned_by(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
 
 
 def _is_within(owned: Owned | None, assigned: AssignedPartitions) -> bool:
+    """Of a topic that it has nothing of it may not even say that it has nothing."""
     if owned is None:
         return False
-    return all(partition in assigned.get(topic_id, ()) for topic_id, has in owned.items() for partition in has)
+    return all(topic_id in assigned and assigned[topic_id].keys() >= set(has) for topic_id, has in owned.items())
 
 
 def check_commit(

@@ -20,6 +20,7 @@ from storage.disk import StorageError
 from storage.log import Log
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
+from storage.open_files import UNLIMITED
 from tests.simulation.checks import check_log
 from tests.simulation.file_system import FileSystem
 from tests.simulation.lanes import Lanes
@@ -28,6 +29,8 @@ from tests.simulation.simulated_disk import Ended, SimulatedDisk
 from tests.simulation.steps import Steps
 
 STEPS = 40
+OPEN_FILES = (UNLIMITED, 34, 38)
+"""At most; what is kept open are 32 fewer."""
 START_MS = 1_700_000_000_000
 LONG_MS = 365 * 24 * 3600 * 1000
 POLICIES = (frozenset({"delete"}), frozenset({"delete"}), frozenset({"compact"}), frozenset({"compact", "delete"}))
@@ -52,6 +55,8 @@ class History:
         self.is_compacting = dice.random() < 0.3 if is_compacting is None else is_compacting
         self._steps_left = 2 * steps if self.is_compacting else steps
         self._topics_made = 0
+        self.has_surplus = False
+        """Whether too many files are open."""
         self.left_behind: set[str] = set()
         """Directories with a log that could not move to another at last, for that one failed: nobody closes it."""
         self.partitions = [self.new_partition(f"t{number}") for number in range(dice.choice((1, 1, 2, 3)))]
@@ -158,7 +163,14 @@ class History:
         self.disk = SimulatedDisk(self.file_system, dice, is_stingy=dice.random() < 0.3)
         self.disk.now_ms = self.now_ms
         self.disk.fuse = fuse
-        self.manager = LogManager(self.disk, self.directories, LogConfig(), random_bytes=dice.randbytes)
+        self.manager = LogManager(
+            self.disk,
+            self.directories,
+            LogConfig(),
+            random_bytes=dice.randbytes,
+            most_open_files=dice.choice(OPEN_FILES),
+        )
+        self.manager.open_files.on_surplus = self._learn_of_surplus
         self.steps = Steps(self)
         self.left_behind.clear()
         self.lanes = Lanes(self.disk, dice, self.steps.meanwhile, is_prompt=self._is_prompt)
@@ -176,6 +188,10 @@ class History:
         for log in [*strays, *self.manager.strays]:
             if not log.is_offline:
                 self.manager.set_aside(log)
+        self.manager.take_interrupted()
+
+    def _learn_of_surplus(self) -> None:
+        self.has_surplus = True
 
     def _change(self, kind: str, directory: str, change: Callable[[], None]) -> None:
         self.lanes.push(kind, directory, change, self.done(directory))
@@ -222,7 +238,10 @@ class History:
         for partition in self.partitions:
             if partition.log is not None:
                 whole = partition.end if partition.cut_at is None else partition.cut_at
-                self._leave(partition, whole if is_killed else partition.flushed)
+                is_kept = (
+                    is_killed and partition.log.directory not in self.disk.has_failed
+                )  # and was about to go offline
+                self._leave(partition, whole if is_kept else partition.flushed)
             elif not is_killed:
                 partition.floor = min(partition.floor, partition.flushed)
         if is_killed:

@@ -15,7 +15,7 @@ from broker.config import BrokerConfig
 from broker.coordinators.assembly import Coordinators
 from broker.coordinators.groups import OFFSETS_TOPIC
 from broker.coordinators.transactions import TRANSACTIONS_TOPIC
-from broker.handlers import fetch, fetch_shortcut, offsets, produce, produce_shortcut, producer_ids
+from broker.handlers import authentication, fetch, fetch_shortcut, offsets, produce, produce_shortcut, producer_ids
 from broker.handlers.admin import AdminHandlers
 from broker.handlers.api_versions import ApiVersionsHandler
 from broker.handlers.cluster import ClusterHandlers
@@ -102,6 +102,7 @@ def client_apis(
             *producer_ids.routes(ProducerIdsHandler(ids, transacting.init_producer_id, authorizer)),
             *metadata.routes(),
             *finding.routes(),
+            *authentication.routes(),
             *CoordinationHandlers(groups, authorizer).routes(),
             *ConsumerGroupHandlers(groups, image, authorizer).routes(),
             *GroupOffsetsHandlers(groups, image, authorizer).routes(),
@@ -129,6 +130,7 @@ def controller_apis(
             *ControllerHandlers(controller, authorizer).routes(),
             *ClusterHandlers(controller, authorizer).routes(),
             *_admin(config, controller, authorizer, deadlines).routes(),
+            *authentication.routes(),
         ]
     )
 

@@ -28,14 +28,20 @@ class Brokers:
 
     def run(self, text: str) -> str:
         """The transcript of a scenario against a broker with its settings."""
+        world = SocketWorld(self.bootstrap(text))
+        try:
+            return Runner(world).run(text)
+        finally:
+            world.close()
+
+    def bootstrap(self, text: str) -> str:
+        """Where a broker with the settings of a scenario is."""
         settings = settings_of(text)
         key = tuple(sorted(settings.items()))
         if key not in self._brokers:
             kafka = ApacheKafka({**settings, "auto.create.topics.enable": "false"})
             self._brokers[key] = self._stack.enter_context(kafka)
-        world = SocketWorld(self._brokers[key].bootstrap)
-        try:
+            world = SocketWorld(kafka.bootstrap)
             world.find_coordinator()
-            return Runner(world).run(text)
-        finally:
             world.close()
+        return self._brokers[key].bootstrap

@@ -114,7 +114,9 @@ def check_commit(
         return ErrorCode.UNSUPPORTED_VERSION
     if epoch == member.epoch or (epoch < member.epoch and all(_was_owned(member, epoch, one) for one in partitions)):
         return ErrorCode.NONE
-    return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+    if member.classic is None and api_version is not None:
+        return ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.ILLEGAL_GENERATION  # which producers know
 
 
 def _was_owned(member: ConsumerMember, epoch: int, partition: TopicPartition) -> bool:

@@ -17,30 +17,13 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
-from protocol.schema import Message
-from tests.scenarios.kafka_brokers import Brokers
+from tests.scenarios.kafka_brokers import Brokers, PatientWorld
 from tests.scenarios.random_lives import KINDS, PARTITIONS, Life
-from tests.scenarios.run import Runner
 from tests.support.group_world import SocketWorld
 
-PATIENCE_MS = 5000
 SETTLE_MS = 2000
 _SAID = re.compile(r" (error_message|leader)=('[^']*'|\"[^\"]*\")")
 """Words, and what a hash map decides."""
-
-
-class _Patient(SocketWorld):
-    """Waits long for what was answered here: a broker of Java takes its time for whatever it does first."""
-
-    def __init__(self, bootstrap: str, topic_ids: Mapping[str, bytes]) -> None:
-        super().__init__(bootstrap)
-        self.topic_ids.update(topic_ids)
-        self.expected: frozenset[str] = frozenset()
-        """Who is answered now."""
-
-    def take(self, actor: str, patience_ms: int) -> Message | None:
-        """The next answer to an actor."""
-        return super().take(actor, PATIENCE_MS if actor in self.expected else patience_ms)
 
 
 def with_topics(bootstrap: str, names: Iterable[str]) -> Mapping[str, bytes]:
@@ -55,23 +38,11 @@ def with_topics(bootstrap: str, names: Iterable[str]) -> Mapping[str, bytes]:
 
 def played(text: str, bootstrap: str, topic_ids: Mapping[str, bytes]) -> str:
     """The transcript of a life with a broker that has its topic."""
-    world = _Patient(bootstrap, topic_ids)
+    world = PatientWorld(bootstrap, topic_ids)
     try:
-        return _played(text, world)
+        return world.play(text)
     finally:
         world.close()
-
-
-def _played(text: str, world: _Patient) -> str:
-    runner = Runner(world)
-    remark, topic, *parts = re.split(r"^(?=[>=#])", text, flags=re.MULTILINE)[1:]
-    out = [remark.strip(), *runner.run(topic).splitlines()]
-    runner.named = set(re.findall(r"'([^']*)'", text))
-    for part in parts:
-        command, *answers = part.splitlines()
-        world.expected = frozenset(line.split()[1] for line in answers if line.startswith("<"))
-        out += [command, *runner.send(command[1:].strip())]
-    return "\n".join(out) + "\n"
 
 
 def seen(text: str) -> list[str]:

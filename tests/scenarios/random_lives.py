@@ -46,32 +46,24 @@ class Life:
     def text(self, steps: int) -> str:
         """The scenario with what is answered here."""
         runner = Runner(self._world)
-        lines = [f"# {self}", *runner.run(f"= topic {self.topic} {PARTITIONS}").splitlines()]
-        lines += self._begin_transaction(runner)
         runner.named = {self._group, self.topic}
-        waiting: set[str] = set()
+        lines = [f"# {self}", *runner.step(f"= topic {self.topic} {PARTITIONS}"), *self._begin_transaction(runner)]
         for _ in range(steps):
-            free = [actor for actor in ACTORS if actor not in waiting]
+            free = [actor for actor in ACTORS if actor not in runner.waiting]
             actor = self._draw.choice(free) if free else "z"
-            command = f"> {actor} {self._command(actor) if actor != 'z' else self._asked_by_nobody()}"
-            before = set(waiting)
-            told = [command, *runner.send(command[1:].strip())]
-            waiting = set(runner.waiting)
+            told = runner.step(f"> {actor} {self._command(actor) if free else self._asked_by_nobody()}")
             lines += told
             for line in told[1:]:
                 self._hear(line)
-            if before == waiting == set(ACTORS) and self._draw.random() < 0.5:
-                break
         return "\n".join(lines) + "\n"
 
     def _begin_transaction(self, runner: Runner) -> list[str]:
         """One that stays open: how it ends is for the scenarios of transactions."""
-        command = f"p InitProducerId.4 transactional_id='tx-{self._group}'"
-        told = list(runner.send(command))
-        found = re.search(r"producer_id=(pid\(\d+\))", told[0])
+        told = runner.step(f"> p InitProducerId.4 transactional_id='tx-{self._group}'")
+        found = re.search(r"producer_id=(pid\(\d+\))", told[1])
         assert found is not None, told
         self._producer = f"transactional_id='tx-{self._group}' producer_id={found[1]} producer_epoch=0"
-        return [f"> {command}", *told]
+        return told
 
     def _hear(self, line: str) -> None:
         actor = line.split()[1]

@@ -162,17 +162,17 @@ class Runner:
 
     def run(self, text: str) -> str:
         """The transcript: the scenario's own remarks and commands with what really came of them."""
-        out: list[str] = []
         self.named = set(re.findall(r"'([^']*)'", text))
-        for line in text.splitlines():
-            if line.startswith(("<", ".")):
-                continue
-            out.append(line)
-            if line.startswith(">"):
-                out += self.send(line[1:].strip())
-            elif line.startswith("="):
-                out += self._do(*line[1:].split())
-        return "\n".join(out) + "\n"
+        steps = (self.step(line) for line in text.splitlines() if not line.startswith(("<", ".")))
+        return "\n".join(line for step in steps for line in step) + "\n"
+
+    def step(self, line: str) -> list[str]:
+        """A line of a scenario, and what comes of it."""
+        if line.startswith(">"):
+            return [line, *self._send(line[1:].strip())]
+        if line.startswith("="):
+            return [line, *self._do(*line[1:].split())]
+        return [line]
 
     def _do(self, verb: str, *args: str) -> Iterator[str]:
         if verb == "advance":
@@ -188,8 +188,7 @@ class Runner:
             self.waiting.clear()
         yield from self._others("")
 
-    def send(self, command: str) -> Iterator[str]:
-        """Send a request, `ACTOR API.VERSION field=... ...`; what comes of it."""
+    def _send(self, command: str) -> Iterator[str]:
         actor, rest = command.split(" ", 1)
         api, _, fields = rest.partition(" ")
         name, version = api.split(".")

@@ -25,7 +25,7 @@ from tests.simulation.checks import check_log
 from tests.simulation.file_system import FileSystem
 from tests.simulation.lanes import Lanes
 from tests.simulation.model import Partition
-from tests.simulation.simulated_disk import Ended, SimulatedDisk
+from tests.simulation.simulated_disk import Ended, Fault, SimulatedDisk
 from tests.simulation.steps import Steps
 
 STEPS = 40
@@ -108,11 +108,13 @@ class History:
             preallocate=dice.random() < 0.1,
         )
 
-    def make(self, partition: Partition) -> None:
+    def make(self, partition: Partition, *, is_new: bool) -> None:
         """Have the manager find, or make, the log of a partition."""
         partition.log, partition.syncing_to = None, None
         try:
-            log = self.manager.get_or_create(partition.topic, partition.index, partition.topic_id, partition.config)
+            log = self.manager.get_or_create(
+                partition.topic, partition.index, partition.topic_id, partition.config, is_new=is_new
+            )
         except StorageError as error:
             self.failed(error)
             if not self.manager.offline:
@@ -158,11 +160,11 @@ class History:
 
     # ---- the life of a process ---------------------------------------------------------------------------
 
-    def _begin_process(self, fuse: int | None) -> None:
+    def _begin_process(self, fuse: int | None, fault: Fault | None = None) -> None:
         dice = self.dice
         self.disk = SimulatedDisk(self.file_system, dice, is_stingy=dice.random() < 0.3)
         self.disk.now_ms = self.now_ms
-        self.disk.fuse = fuse
+        self.disk.fuse, self.disk.fault = fuse, fault
         self.manager = LogManager(
             self.disk,
             self.directories,
@@ -182,7 +184,7 @@ class History:
         self.manager.later = partial(self._change, "write")
         self.manager.name_later = partial(self._change, "name")
         for partition in self.partitions:
-            self.make(partition)
+            self.make(partition, is_new=not partition.places)
         known = {partition.key for partition in self.partitions}
         strays = [log for key, log in self.manager.logs.items() if key not in known]
         for log in [*strays, *self.manager.strays]:
@@ -227,9 +229,13 @@ class History:
             self._end(is_killed=is_killed)
             self.now_ms += self.dice.choice((0, 10, 1000))
             try:
-                self._begin_process(self.dice.randrange(40) if self.dice.random() < 0.3 else None)
+                fuse = self.dice.randrange(40) if self.dice.random() < 0.3 else None
+                self._begin_process(fuse, self.steps.fault() if self.is_faulty and self.dice.random() < 0.3 else None)
             except Ended:
                 self.note("in the start")
+            except StorageError:
+                assert self.disk.has_failed, "a start is refused without a reason"
+                self.note("refused")
             else:
                 break
         self._light_fuse()
@@ -242,7 +248,7 @@ class History:
                     is_killed and partition.log.directory not in self.disk.has_failed
                 )  # and was about to go offline
                 self._leave(partition, whole if is_kept else partition.flushed)
-            elif not is_killed:
+            elif not is_killed or partition.places & self.disk.has_failed:
                 partition.floor = min(partition.floor, partition.flushed)
         if is_killed:
             for path in self.disk.has_failed:

@@ -394,7 +394,7 @@ class Steps:
         history.manager.delete(old.log)
         old.log = None
         history.partitions[number] = new = history.new_partition(old.topic)
-        history.make(new)
+        history.make(new, is_new=True)
 
     def move(self) -> None:
         """A partition moves to another log directory."""
@@ -498,9 +498,13 @@ class Steps:
         """A directory's disk is about to fail, or to be full."""
         history = self._history
         if history.is_faulty and history.disk.fault is None:
-            kind, number = self._dice.choice(FAULTS)
-            path = self._dice.choice(list(history.directories))
-            history.disk.fault = Fault(kind, path, number, self._dice.randrange(20))
+            history.disk.fault = self.fault()
+
+    def fault(self) -> Fault:
+        """Any that may happen soon."""
+        kind, number = self._dice.choice(FAULTS)
+        path = self._dice.choice(list(self._history.directories))
+        return Fault(kind, path, number, self._dice.randrange(20))
 
     def stop(self) -> None:
         """The process ends cleanly, and another begins."""

@@ -81,7 +81,7 @@ def committing(partitions: int, count: int, at_a_time: int) -> Load:
     return Load(f"commits of {partitions} partition{'s' if partitions > 1 else ''}, {at_a_time} at a time", run, aims)
 
 
-def coming_and_going(kind: str, size: int, rounds: int = MANY) -> Load:
+def coming_and_going(kind: str, size: int) -> Load:
     """A new group, of one protocol or the other."""
 
     def run(site: Site, name: str, _part: float) -> Mapping[str, Outcome]:
@@ -89,7 +89,7 @@ def coming_and_going(kind: str, size: int, rounds: int = MANY) -> Load:
             create_topic(client, name, size + 1, **SMALL_INDEXES)
         return (groups.classic if kind == CLASSIC else groups.consumer)(site, name, size)
 
-    return Load(f"{size} members ({kind})", run, {"ms": 1.0}, rounds)
+    return Load(f"{size} members ({kind})", run, {"ms": 1.0}, rounds=2)
 
 
 LOADS = (
@@ -101,8 +101,7 @@ LOADS = (
     committing(1, 1_500, at_a_time=8),
     committing(100, 600, at_a_time=1),
     committing(100, 150, at_a_time=8),
-    *(coming_and_going(kind, size) for kind in (CLASSIC, CONSUMER) for size in (10, 100)),
-    *(coming_and_going(kind, 500, rounds=2) for kind in (CLASSIC, CONSUMER)),
+    *(coming_and_going(kind, size) for kind in (CLASSIC, CONSUMER) for size in (10, 100, 500)),
 )
 RELOADING = "start over 1,000,000 commits"
 

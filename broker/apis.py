@@ -86,6 +86,7 @@ def client_apis(
         auto_create=bool(config.value("auto.create.topics.enable")),
         internal_topics=by_name.get,
         partition_limit=config.number("max.request.partition.size.limit"),
+        soon=controller.soon,
     )
     sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)

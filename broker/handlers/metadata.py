@@ -7,16 +7,18 @@ RULES    1. Answers come from the image alone; nobody is asked.
          3. A name that no topic can have is INVALID_TOPIC_EXCEPTION, whether or not it was to be made.
          4. A topic that the principal may not describe is not there, unless it was asked for: then it is
             TOPIC_AUTHORIZATION_FAILED, as in Kafka, and who asked by id is not told its name.
+         5. An answer of many partitions is made in turns of the loop (replication/turns.py), all from one image.
 NOT HERE Changing anything (`admin.py`, `replication/controller`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from broker.addresses import Addresses
-from broker.handlers.router import RequestContext, Route
+from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from broker.security.operations import NOT_ASKED, authorized_operations
 from protocol.api import ApiKey
@@ -41,11 +43,14 @@ from protocol.messages.metadata import (
 from protocol.primitives import ZERO_UUID
 from replication.image import MetadataImage, PartitionState, TopicImage
 from replication.topic_names import INTERNAL_TOPICS, check_topic_name
+from replication.turns import STEPS_A_TURN, Soon, in_turns
 
 _log = logging.getLogger("barnabas.metadata")
 
 _BROKERS, _CONTROLLERS = 1, 2
 _CREATION_MS = 30_000  # nobody waits for a topic that makes itself
+AT_ONCE: Final = 4 * STEPS_A_TURN
+"""More partitions than this are told of in turns: a millisecond, or two."""
 
 CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None]
 """Has the controller make topics: (request, wall_ms, reply)."""
@@ -64,6 +69,7 @@ class MetadataHandlers:
         auto_create: bool,
         internal_topics: Callable[[str], CreatableTopic | None],
         partition_limit: int,
+        soon: Soon,
     ) -> None:
         self._image = image
         self._addresses = addresses
@@ -72,6 +78,7 @@ class MetadataHandlers:
         self._auto_create = auto_create
         self._internal_topics = internal_topics
         self._partition_limit = partition_limit
+        self._soon = soon
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
@@ -82,13 +89,13 @@ class MetadataHandlers:
         ]
 
     # ------------------------------------------------------------ Metadata
-    def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse | Pending:
         """Brokers, controller and topics; unknown topics may be made afterwards."""
         image = self._image()
         version = context.api_version
         if request.topics is None or (version == 0 and not request.topics):
             topics = [
-                self._topic(context, request, image, topic)
+                self._topic(context, request, topic)
                 for name, topic in image.topics_by_name.items()
                 if self._may(context, Operation.DESCRIBE, name)
             ]
@@ -151,7 +158,7 @@ class MetadataHandlers:
                 topic, code = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if topic is None:
                 return MetadataResponseTopic(error_code=code, name=None, topic_id=asked.topic_id)
-            return self._topic(context, request, image, topic)
+            return self._topic(context, request, topic)
         name = asked.name
         is_internal = name in INTERNAL_TOPICS
         if not self._may(context, Operation.DESCRIBE, name):
@@ -160,28 +167,14 @@ class MetadataHandlers:
             )
         topic = image.topics_by_name.get(name)
         if topic is not None:
-            return self._topic(context, request, image, topic)
+            return self._topic(context, request, topic)
         error = _absence(name)
         if self._auto_create and request.allow_auto_topic_creation and not self._may_create(context, name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal)
 
-    def _topic(
-        self, context: RequestContext, request: MetadataRequest, image: MetadataImage, topic: TopicImage
-    ) -> MetadataResponseTopic:
-        reachable = self._reachable(context, image)
-        partitions = [
-            MetadataResponsePartition(
-                error_code=_leader_error(state, reachable, context.api_version),
-                partition_index=index,
-                leader_id=state.leader if state.leader in reachable else -1,
-                leader_epoch=state.leader_epoch,
-                replica_nodes=list(state.replicas),
-                isr_nodes=list(state.isr),
-                offline_replicas=_offline(state, reachable, image),
-            )
-            for index, state in topic.partitions.items()
-        ]
+    def _topic(self, context: RequestContext, request: MetadataRequest, topic: TopicImage) -> MetadataResponseTopic:
+        """Without its partitions, which come later."""
         operations = NOT_ASKED
         if request.include_topic_authorized_operations:
             operations = authorized_operations(self._authorizer, context.principal, Resource.TOPIC, topic.name)
@@ -190,7 +183,7 @@ class MetadataHandlers:
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
-            partitions=partitions,
+            partitions=[],
             topic_authorized_operations=operations,
         )
 
@@ -200,9 +193,9 @@ class MetadataHandlers:
         request: MetadataRequest,
         image: MetadataImage,
         topics: list[MetadataResponseTopic],
-    ) -> MetadataResponse:
+    ) -> MetadataResponse | Pending:
         brokers = self._addresses.all(image, context.connection)
-        return MetadataResponse(
+        answer = MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=a.node_id, host=a.host, port=a.port, rack=a.rack) for a in brokers],
             cluster_id=image.cluster_id,
             controller_id=brokers[0].node_id if brokers else -1,
@@ -211,6 +204,36 @@ class MetadataHandlers:
                 context, asked=request.include_cluster_authorized_operations
             ),
         )
+        found = [(topic, image.topics_by_id[topic.topic_id]) for topic in topics if topic.error_code == ErrorCode.NONE]
+        steps = self._add_partitions(context, image, found)
+        if sum(len(topic.partitions) for _, topic in found) <= AT_ONCE:
+            for _ in steps:
+                pass
+            return answer
+        pending = Pending()
+        in_turns(_completing(pending, answer, steps), self._soon)
+        return pending
+
+    def _add_partitions(
+        self, context: RequestContext, image: MetadataImage, found: list[tuple[MetadataResponseTopic, TopicImage]]
+    ) -> Iterator[None]:
+        """Tell of the partitions of topics, one a step."""
+        reachable = self._reachable(context, image)
+        for described, topic in found:
+            add = described.partitions.append
+            for index, state in topic.partitions.items():
+                add(
+                    MetadataResponsePartition(
+                        error_code=_leader_error(state, reachable, context.api_version),
+                        partition_index=index,
+                        leader_id=state.leader if state.leader in reachable else -1,
+                        leader_epoch=state.leader_epoch,
+                        replica_nodes=list(state.replicas),
+                        isr_nodes=list(state.isr),
+                        offline_replicas=_offline(state, reachable, image),
+                    )
+                )
+                yield
 
     # ------------------------------------------------------------ DescribeCluster
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
@@ -320,6 +343,15 @@ class MetadataHandlers:
         if not asked:
             return NOT_ASKED
         return authorized_operations(self._authorizer, context.principal, Resource.CLUSTER, CLUSTER_NAME)
+
+
+def _completing(pending: Pending, answer: MetadataResponse, steps: Iterator[None]) -> Iterator[None]:
+    """The steps, as long as somebody is going to read the answer, and then the answer."""
+    for _ in steps:
+        if pending.is_done:
+            return
+        yield
+    pending.complete(answer)
 
 
 def _leader_error(state: PartitionState, reachable: frozenset[int], version: int) -> int:

@@ -17,7 +17,7 @@ SOURCES := barnabas $(DAEMON) tests
 # Two processes on two cores; the tests of one file stay together, and so do their fixtures.
 PYTEST := $(BIN)/python -m pytest --verbose -rs --durations 10 --numprocesses 2 --dist loadfile
 
-.PHONY: help run demo test fuzz kill damage conformance exactly-once sim sim-coordinators sim-quorum bench check fmt setup kafka-jars wheel clean
+.PHONY: help run demo test fuzz kill damage conformance exactly-once sim sim-coordinators sim-quorum compare-groups bench check fmt setup kafka-jars wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -54,6 +54,9 @@ sim-coordinators: .venv/.test ## groups and transactions that crash between any 
 
 sim-quorum: .venv/.test ## elections and replication of the metadata log on nodes that crash and networks that fail, SECONDS=60 long; SEED=... plays one again
 	@exec $(BIN)/python -m tests.simulation.quorum $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
+compare-groups: .venv/.test kafka-jars ## random lives of groups, step by step as Apache Kafka answers; ARGS="--lives 100 --seed ..." plays some again
+	@exec $(BIN)/python -m tests.scenarios.comparing $(ARGS)
 
 bench: .venv/.test kafka-jars ## measure one node beside Apache Kafka; ARGS=help lists what else; not a test
 	@exec $(BIN)/python -m tests.benchmark $(ARGS)

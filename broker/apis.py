@@ -16,7 +16,7 @@ from broker.controller_channel import ControllerChannel
 from broker.coordinators.assembly import Coordinators
 from broker.coordinators.groups import OFFSETS_TOPIC
 from broker.coordinators.transactions import TRANSACTIONS_TOPIC
-from broker.handlers import fetch, fetch_shortcut, offsets, produce, produce_shortcut, producer_ids
+from broker.handlers import authentication, fetch, fetch_shortcut, offsets, produce, produce_shortcut, producer_ids
 from broker.handlers.admin import AdminHandlers
 from broker.handlers.api_versions import ApiVersionsHandler
 from broker.handlers.cluster import ClusterHandlers
@@ -36,14 +36,13 @@ from broker.handlers.offset_deletion import OffsetDeletionHandler
 from broker.handlers.offsets import OffsetsHandler
 from broker.handlers.partition_transactions import PartitionTransactionsHandler
 from broker.handlers.produce import ProduceHandler
-from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
+from broker.handlers.producer_ids import ProducerIdsHandler
 from broker.handlers.raft_apis import RaftHandlers
 from broker.handlers.router import Router
 from broker.handlers.telemetry import TelemetryHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
 from broker.handlers.transactions import TransactionHandlers
 from broker.handlers.users import UserHandlers
-from broker.life import BrokerLife
 from broker.security.authorizer import Authorizer
 from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ReceivedMetrics
@@ -62,7 +61,6 @@ def client_apis(
     config: BrokerConfig,
     node: MetadataNode,
     channel: ControllerChannel,
-    life: BrokerLife,
     replicas: ReplicaManager,
     coordinators: Coordinators,
     purgatory: Purgatory,
@@ -81,7 +79,7 @@ def client_apis(
     ) -> None:
         channel.submit(request, wall_ms=wall_ms, reply=reply)
 
-    groups, transactions, admission, markers, _ = coordinators
+    groups, transactions, admission, markers, ids, _ = coordinators
     internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}
     by_name = {topic.name: topic for topic in internal_topics.values()}
     metadata = MetadataHandlers(
@@ -92,9 +90,9 @@ def client_apis(
         auto_create=bool(config.value("auto.create.topics.enable")),
         internal_topics=by_name.get,
         partition_limit=config.number("max.request.partition.size.limit"),
+        soon=node.publisher.soon,
     )
     sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
-    ids = ProducerIds(channel, config.node_id, lambda: life.epoch)
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
     offsets_partitions = config.number("offsets.topic.num.partitions")
     transacting = TransactionHandlers(transactions, groups, image, ids.take, authorizer, offsets_partitions)
@@ -109,6 +107,7 @@ def client_apis(
             *producer_ids.routes(ProducerIdsHandler(ids, transacting.init_producer_id, authorizer)),
             *metadata.routes(),
             *finding.routes(),
+            *authentication.routes(),
             *CoordinationHandlers(groups, authorizer).routes(),
             *ConsumerGroupHandlers(groups, image, authorizer).routes(),
             *GroupOffsetsHandlers(groups, image, authorizer).routes(),
@@ -135,6 +134,7 @@ def controller_apis(config: BrokerConfig, node: MetadataNode, authorizer: Author
             *RaftHandlers(node.quorum, authorizer).routes(),
             *ClusterHandlers(node, authorizer).routes(),
             *_admin(config, node, authorizer, deadlines).routes(),
+            *authentication.routes(),
         ]
     )
 

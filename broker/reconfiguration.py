@@ -82,6 +82,7 @@ class Reconfiguration:
         for listener in self._listeners:
             listener.settings = config.socket_settings()
         self._log_manager.producer_expiration_ms = config.number("producer.id.expiration.ms")
+        self._log_manager.deletion_delay_ms = config.number("log.segment.delete.delay.ms")
         self._log_manager.cordoned = frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs())
         rate = float(config.given.get(MOVE_RATE, "inf"))
         self._moves.throttle.set_rate(rate, self._clock.mono_ms())

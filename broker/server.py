@@ -32,6 +32,7 @@ from broker.config import BrokerConfig, Endpoint
 from broker.controller_channel import ControllerChannel
 from broker.controllers import Controllers
 from broker.coordinators.assembly import coordinators
+from broker.coordinators.producer_ids import ProducerIds
 from broker.descriptors import SETTING, raise_limit, share_out
 from broker.directory_requests import DirectoryRequests
 from broker.dynamic_settings import BrokerRules
@@ -356,7 +357,8 @@ class Server:
             listener.most_descriptors = self._shares.connections
         self._replicas.on_isr_wanted = IsrRequests(self._channel, self._life, config.node_id, self._clock).want
         self._build_fetchers()
-        self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock)
+        producer_ids = ProducerIds(self._channel, config.node_id, lambda: self._life.epoch)
+        self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock, producer_ids)
         self._publisher.on_image = self._image_changed
         self._publisher.on_published = self._life.image_published
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
@@ -414,7 +416,6 @@ class Server:
                 config,
                 self._node,
                 self._channel,
-                self._life,
                 self._replicas,
                 self._coordinators,
                 self._purgatory,

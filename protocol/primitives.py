@@ -12,7 +12,7 @@ NOT HERE Strings, arrays, tagged fields: the compiled codecs inline them (`codec
 from __future__ import annotations
 
 import binascii
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from protocol.errors import MalformedRequest
 
@@ -24,9 +24,13 @@ MAX_UUID_TEXT_LENGTH = 22
 
 def uvarint(value: int) -> bytes:
     """The uvarint of a value that is not negative."""
+    if 0 <= value < _SMALL:
+        return _SMALL_ONES[value]
+    return _uvarint(value)
+
+
+def _uvarint(value: int) -> bytes:
     assert value >= 0, "an unsigned varint cannot be negative"
-    if value < 0x80:
-        return bytes((value,))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -37,7 +41,14 @@ def uvarint(value: int) -> bytes:
 
 def varint(value: int) -> bytes:
     """The zigzag varint of a signed value of 32 or 64 bits (a varlong has the same bytes)."""
+    if 0 <= value < _SMALL >> 1:
+        return _SMALL_ONES[value << 1]
     return uvarint((value << 1) if value >= 0 else (-value << 1) - 1)
+
+
+_SMALL: Final = 2048
+_SMALL_ONES: Final = tuple(map(_uvarint, range(_SMALL)))
+"""Most are: lengths, numbers of things."""
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:

@@ -43,6 +43,9 @@ def encode_record(
     _put(out, key)
     _put(out, value)
     pairs = headers if isinstance(headers, Sequence) else tuple(headers)
+    if not pairs:
+        out.append(0)
+        return out
     out += varint(len(pairs))
     for name, content in pairs:
         _put(out, name.encode("utf-8", "surrogateescape"))

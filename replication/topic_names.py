@@ -2,6 +2,7 @@
 
 RULES    1. One to 249 ASCII letters, digits, '.', '_' and '-', but neither "." nor "..".
          2. Names that differ only in '.' and '_' collide, for metrics spell both the same.
+         3. Some topics are the cluster's own, whether they exist or not.
 NOT HERE Who may create a topic.
 """
 
@@ -12,6 +13,7 @@ import re
 from protocol.errors import ErrorCode, KafkaError
 
 MAX_LENGTH = 249
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 

@@ -118,8 +118,9 @@ class Appends:
         if prepared.size > self._segment_bytes:
             raise self._too_large(prepared.size)
         offset = self.next_offset
+        markers = _markers(valid, batches)
         if batches[0][1][9] >= 0 or len(batches) > 1:
-            duplicate = self._check_producers(valid, batches, offset, is_client=origin == Origin.CLIENT)
+            duplicate = self._check_producers(batches, markers, offset, is_client=origin == Origin.CLIENT)
             if duplicate is not None:
                 base_offset, last_offset, timestamp_ms = duplicate
                 prepared.size = 0
@@ -135,7 +136,7 @@ class Appends:
                 _new_tuple(BatchInfo, (position, header[1] + LOG_OVERHEAD, offset, last, header[8], leader_epoch))
             )
             offset = last + 1
-        self._reserve(prepared, batches, infos, wall_ms)
+        self._reserve(prepared, batches, markers, infos, wall_ms)
         return prepared
 
     def prepare_as_follower(self, records: Buffer, batches: list[Placed], wall_ms: int) -> PreparedAppend:
@@ -156,7 +157,7 @@ class Appends:
             )
             for at, header in batches
         ]
-        self._reserve(prepared, batches, infos, wall_ms)
+        self._reserve(prepared, batches, _markers(records, batches), infos, wall_ms)
         return prepared
 
     def write(self, prepared: PreparedAppend) -> None:
@@ -205,15 +206,21 @@ class Appends:
             prepared.is_aborted = True
         self._under_way.clear()
 
-    def _reserve(self, prepared: PreparedAppend, batches: list[Placed], infos: list[BatchInfo], wall_ms: int) -> None:
+    def _reserve(
+        self,
+        prepared: PreparedAppend,
+        batches: list[Placed],
+        markers: list[EndTxn | None],
+        infos: list[BatchInfo],
+        wall_ms: int,
+    ) -> None:
         reservation = self._engine.reserve(prepared.size, infos, wall_ms)
         producers = self._producers
         if reservation.rolled:
             prepared.snapshot = producers.snapshot()
-        for (position, header), info in zip(batches, infos, strict=True):
+        for (_, header), marker, info in zip(batches, markers, infos, strict=True):
             if header[9] >= 0:
                 placed = _new_tuple(BatchHeader, (info[2], *header[1:]))
-                marker = end_txn_of(prepared.records, position, header) if header[5] & CONTROL_BIT else None
                 producers.reserve(placed, marker)
                 prepared.headers.append(placed)
                 prepared.markers.append(marker)
@@ -222,16 +229,14 @@ class Appends:
         self.next_offset = infos[-1][3] + 1
 
     def _check_producers(
-        self, records: Buffer, batches: list[Placed], offset: int, *, is_client: bool
+        self, batches: list[Placed], markers: list[EndTxn | None], offset: int, *, is_client: bool
     ) -> Duplicate | None:
         producers = self._producers
-        for position, header in batches:
+        for (_, header), marker in zip(batches, markers, strict=True):
             if header[9] >= 0:
-                if header[5] & CONTROL_BIT:
-                    marker = end_txn_of(records, position, header)
-                    if marker is not None:
-                        producers.check_marker(header, marker, offset)
-                else:
+                if marker is not None:
+                    producers.check_marker(header, marker, offset)
+                elif not header[5] & CONTROL_BIT:
                     duplicate = producers.check(header, offset, is_client=is_client)
                     if duplicate is not None:
                         return duplicate
@@ -250,3 +255,8 @@ class Appends:
             f"Message batch size is {size} bytes in append to partition {self._name}, which exceeds the maximum "
             f"configured segment size of {self._segment_bytes}.",
         )
+
+
+def _markers(records: Buffer, batches: list[Placed]) -> list[EndTxn | None]:
+    """What each batch says if it ends a transaction."""
+    return [end_txn_of(records, position, header) if header[5] & CONTROL_BIT else None for position, header in batches]

@@ -37,6 +37,8 @@ _READ_BYTES = 32 * 1024  # most such files have a few bytes; memory for so many 
 
 TEMPORARY = ".tmp"
 """What is being written beside a file."""
+DELETED = ".deleted"
+"""What is out of use; deleting it may take a millisecond."""
 
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 

@@ -11,7 +11,7 @@ RULES    1. The clean-shutdown markers are taken before anything else changes; o
             written there any more, and none of its partitions is made anew elsewhere; nor is one that is known to lie in
             a directory which is not here.
          4. A partition's directory that carries another topic id belongs to a topic that is gone: it is set aside.
-         5. Deleting is renaming; the files go after `file.delete.delay.ms`, as closed work. Directories are made and
+         5. Deleting is renaming; the files go after `log.segment.delete.delay.ms`, as closed work. Directories are made and
             renamed through `later` (changes.py): until then nobody looks into them. A name that is used again is made in
             the same log directory, when the renaming is durable and no checkpoint speaks of the log that had it before.
             Nobody is at the files of a log that is renamed (visits.py).
@@ -61,7 +61,8 @@ class _Dying(NamedTuple):
 
     since_ms: int | None
     """None: nobody has looked at the clock yet."""
-    delay_ms: int
+    is_kept: bool
+    """Whether it stays for `deletion_delay_ms`."""
     directory: str
     paths: list[str]
     """Its own, once it is called so."""
@@ -116,6 +117,8 @@ class LogManager:
         self.cordoned: frozenset[str] = frozenset()
         """Those that take no new logs, while there is another."""
         self.producer_expiration_ms = DEFAULT_EXPIRATION_MS
+        self.deletion_delay_ms = config.file_delete_delay_ms
+        """How long the files of a deleted topic stay: the broker's own, as in Apache Kafka."""
         self._lost: dict[TopicPartition, bytes | None] = {}  # by topic id, where that is known
         self._lost_unseen = bool(failed)
         self.strays: list[Log] = []
@@ -167,7 +170,7 @@ class LogManager:
         checkpoints = directory.read_checkpoints()
         for name in disk.listdir(path):
             if name.endswith(DELETED):
-                self._dying.append(_Dying(0, 0, path, [f"{path}/{name}"]))
+                self._dying.append(_Dying(0, False, path, [f"{path}/{name}"]))
             moved = copy_of(name)
             if moved is not None:
                 self._interrupted.append((moved, f"{path}/{name}"))
@@ -337,7 +340,7 @@ class LogManager:
 
     def delete(self, log: Log) -> None:
         """Take a log away: its directory is renamed now and removed later."""
-        self._dying.append(_Dying(None, log.config.file_delete_delay_ms, log.directory, self._take_out(log, DELETED)))
+        self._dying.append(_Dying(None, True, log.directory, self._take_out(log, DELETED)))
 
     def set_aside(self, log: Log) -> None:
         """Take a log out of service whose topic the cluster does not have; its directory is kept."""
@@ -395,7 +398,7 @@ class LogManager:
                 doomed = f"{directory}/{aside_name(*key, self._random_bytes(16), DELETED)}"
                 renamed: list[str] = []  # now, for Kafka does not start where two copies of one log lie
                 self.name_later(directory, partial(_rename, partial(self._disk.rename, path, doomed), renamed, doomed))
-                self._dying.append(_Dying(0, 0, directory, renamed))
+                self._dying.append(_Dying(0, False, directory, renamed))
         return list(moves.items())
 
     def make_copy(self, log: Log, directory: str, start_offset: int) -> tuple[Log, Work]:
@@ -424,7 +427,7 @@ class LogManager:
         """Give a copy up, also one that was not added."""
         self.copies = {key: other for key, other in self.copies.items() if other is not copy}
         copy.delete()
-        self._dying.append(_Dying(None, 0, copy.directory, self._rename_later(copy, DELETED)))
+        self._dying.append(_Dying(None, False, copy.directory, self._rename_later(copy, DELETED)))
 
     def replace(self, log: Log, copy: Log) -> None:
         """Have a copy that is complete, durable and closed take its log's place (future_logs.py rule 1)."""
@@ -441,7 +444,7 @@ class LogManager:
         taking = partial(take_place, self._disk, log.path, doomed, lay_in, copy.path)
         self.name_later(copy.directory, partial(_rename, taking, renamed, doomed))
         copy.change(_nothing, partial(self.name_later, copy.directory))  # so that nobody opens it before
-        self._dying.append(_Dying(None, log.config.file_delete_delay_ms, log.directory, renamed))
+        self._dying.append(_Dying(None, True, log.directory, renamed))
 
     def truncate(self, log: Log, offset: int) -> bool:
         """Cut a log, after writing the checkpoints that must not lie in what is going to be appended there."""
@@ -541,12 +544,12 @@ class LogManager:
                 for paths in due:
                     found.setdefault(log.directory, ([], []))[0].extend(_taken(paths))
         dying, self._dying = self._dying, []
-        for since_ms, delay_ms, directory, paths in dying:
+        for since_ms, is_kept, directory, paths in dying:
             begun_ms = wall_ms if since_ms is None else since_ms
-            if begun_ms + delay_ms <= wall_ms and paths:
+            if begun_ms + is_kept * self.deletion_delay_ms <= wall_ms and paths:
                 found.setdefault(directory, ([], []))[1].extend(paths)
             elif directory in self.directories:
-                self._dying.append(_Dying(begun_ms, delay_ms, directory, paths))
+                self._dying.append(_Dying(begun_ms, is_kept, directory, paths))
         return [(directory, partial(remove, self._disk, *what)) for directory, what in found.items() if any(what)]
 
     def usage(self, directory: str, logs: Iterable[str]) -> Usage:

@@ -200,7 +200,7 @@ class OpenableLog:
         if may_block and self._opening is None:
             return self._adopt(self._opener()())
         if self._opening is None:
-            self._opening = WouldBlock(self._opener(), self._opened)
+            self._opening = WouldBlock(self._opener(), partial(self._opened, self.config))
         raise self._opening
 
     def _opener(self) -> Callable[[], OpenParts]:
@@ -220,21 +220,25 @@ class OpenableLog:
         engine.compacted_end = self.first_dirty_offset
         return engine
 
-    def _opened(self, parts: OpenParts | KafkaError) -> None:
+    def _opened(self, config: LogConfig, parts: OpenParts | KafkaError) -> None:
         self._opening = None
         if isinstance(parts, KafkaError):
             self._refusal = parts
         elif not self.is_offline:
-            self._adopt(parts).update_config(self.config)  # which may have changed meanwhile
+            engine = self._adopt(parts)
+            if self.config is not config:
+                engine.update_config(self.config)
 
     def _adopt(self, parts: OpenParts) -> Engine:
-        engine, self._epochs, self._producers, self._snapshots, self._log_start_offset = parts
+        engine, self._epochs, self._producers, self._snapshots, self._log_start_offset, doomed = parts
         self._appends = Appends(self.name, parts, self.config)
         self.settled_end = self._undecided_from(engine) if engine.flushed_end_offset == engine.end_offset else 0
         self._settling = {}
         self._engine = engine
         engine.later = self._snapshots.later = self.change
         self._is_clean = True
+        if doomed:
+            self.doomed.append((0, doomed))
         engine.enter_service()
         self.is_spotless = False
         self.high_watermark = self._high_watermark
@@ -295,7 +299,7 @@ class OpenableLog:
         assert not self._pending, "changes of files are made before a close"
         engine.later = self._snapshots.later = at_once
         self._closed_end = end_offset = engine.end_offset
-        if end_offset and (not self._snapshots.offsets or self._snapshots.offsets[-1] != end_offset):
+        if end_offset and not self._snapshots.has(end_offset):
             self._snapshots.take(end_offset, self._producers.snapshot(), sync=sync)
         if sync:
             self._sync_all()

@@ -34,6 +34,7 @@ from crc32c import crc32c
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
 from protocol.records import (
+    BATCH_OVERHEAD,
     CONTROL_BIT,
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
@@ -54,6 +55,12 @@ MAX_SEQUENCE: Final = 0x7FFFFFFF
 DEFAULT_EXPIRATION_MS: Final = 24 * 3600 * 1000
 MAX_MARKER_BYTES: Final = 1024 * 1024
 
+# The only record of a marker as every broker writes it: lengths, no deltas, versions, and between them what it says.
+_MARKER = Struct(">7sh3sis")
+_AROUND: Final = (b"\x20\0\0\0\x08\0\0", b"\x0c\0\0", b"\0")
+_MARKER_BYTES: Final = BATCH_OVERHEAD + _MARKER.size
+_KINDS: Final = frozenset({int(ControlType.ABORT), int(ControlType.COMMIT)})
+_MARKER_ATTRIBUTES: Final = CONTROL_BIT | TRANSACTIONAL_BIT
 _HEAD = Struct(">hI")
 _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
@@ -431,9 +438,13 @@ def end_txn_of(buffer: Buffer, position: int, header: BatchHeader) -> EndTxn | N
     """What the marker in a control batch says; None where it is no transaction's, or has been compacted away."""
     if not header.is_control or header.producer_id < 0 or not header.record_count:
         return None
+    if header.size == _MARKER_BYTES and header.attributes == _MARKER_ATTRIBUTES:
+        before, kind, between, coordinator_epoch, after = _MARKER.unpack_from(buffer, position + BATCH_OVERHEAD)
+        if (before, between, after) == _AROUND and kind in _KINDS:
+            return EndTxn(kind == ControlType.COMMIT, coordinator_epoch, header.base_timestamp)
     record = records(buffer, position, header, max_bytes=MAX_MARKER_BYTES)[0]
     kind = control_type(record.key)
-    if kind not in {ControlType.ABORT, ControlType.COMMIT}:
+    if kind not in _KINDS:
         return None
     return EndTxn(kind == ControlType.COMMIT, coordinator_epoch_of(record.value), record.timestamp_ms)
 

@@ -5,7 +5,8 @@ RULES    1. After a clean close nothing is scanned: the newest snapshot tells th
          2. Otherwise every batch from the segment of the recovery point on is checked, the log is cut at the first
             that is not whole, and epochs, producers and aborted transactions of that range come from the batches.
          3. Producers are known at the start of what is scanned: from a snapshot, and from the batches between it and
-            there. Later snapshots may be torn or missing; they are taken anew on the way, where segments begin.
+            there. Later snapshots may be torn or missing; they are taken anew on the way, where segments begin, and
+            nobody reads the others.
          4. Leader epochs that nobody can read are found in all the batches.
          5. A snapshot tells the last batch of each producer, and a client may repeat any of the last five: the others are
             looked for in what lies right before it, as far as it can be read and is not long.
@@ -43,6 +44,8 @@ class OpenParts(NamedTuple):
     producers: ProducerState
     snapshots: Snapshots
     log_start_offset: int
+    doomed: list[str]
+    """Files that may be deleted."""
 
 
 def open_parts(
@@ -66,6 +69,8 @@ def open_parts(
     producers = ProducerState(name)
     if start_offset is not None:
         _recover(engine, epochs, producers, snapshots, start_offset)
+        if snapshots.truncate(engine.end_offset):
+            disk.sync_dir(directory)  # else they could come back, for what is appended in the place of their batches
     if recovery_point is not None and engine.end_offset < recovery_point:
         _log.warning(
             "%s ends at %d and was durable up to %d: records are lost", name, engine.end_offset, recovery_point
@@ -84,9 +89,10 @@ def open_parts(
     snapshots.truncate(end_offset)
     if start_offset is None:
         restore_producers(engine, producers, snapshots, end_offset, is_clean=True)
+    doomed = []
     if len(snapshots.offsets) > 1:
-        snapshots.delete_strays({segment.base_offset for segment in engine.segments()})
-    return OpenParts(engine, epochs, producers, snapshots, log_start_offset)
+        doomed = snapshots.set_strays_aside({segment.base_offset for segment in engine.segments()})
+    return OpenParts(engine, epochs, producers, snapshots, log_start_offset, doomed)
 
 
 def _recover(
@@ -94,8 +100,8 @@ def _recover(
 ) -> None:
     restore_producers(engine, producers, snapshots, start_offset, is_clean=False)
     epochs.truncate(start_offset)
-    snapshots.truncate(start_offset)
-    if start_offset > engine.start_offset and start_offset not in snapshots.offsets:
+    snapshots.doubt(start_offset)
+    if start_offset > engine.start_offset and not snapshots.has(start_offset):
         snapshots.take(start_offset, producers.snapshot())
     marks = [segment.base_offset for segment in engine.segments() if segment.base_offset >= max(start_offset, 1)]
 

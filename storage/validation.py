@@ -268,12 +268,12 @@ def _rebuilt(
 
 
 def open_body(records: Buffer, header: BatchHeader, rules: BatchRules, max_bytes: int) -> Buffer:
-    """The records uncompressed; a broken frame is an invalid record, since sending it again will not mend it."""
+    """The records uncompressed; a broken frame is none that sending it again will mend."""
     try:
         return record_bytes(records, 0, header, max_bytes)
     except KafkaError as error:
         if error.code == ErrorCode.CORRUPT_MESSAGE:
-            raise invalid_record(f"{error.message} in topic partition {rules.partition}") from None
+            raise _unreadable(f"{error.message} in topic partition {rules.partition}") from None
         raise
 
 
@@ -333,7 +333,7 @@ def _check_frame(records: bytearray | memoryview, codec: int) -> None:
     else:
         is_one = start == XERIAL_MAGIC or _is_raw_snappy(start, len(records) - BATCH_OVERHEAD)
     if not is_one:
-        raise invalid_record(f"The records do not begin as {Compression(codec).name.lower()} does")
+        raise _unreadable(f"The records do not begin as {Compression(codec).name.lower()} does")
 
 
 def _open_small_body(records: Buffer, header: BatchHeader, rules: BatchRules) -> Buffer | None:
@@ -420,6 +420,11 @@ def _refuse_crc(header: BatchHeader, rules: BatchRules) -> NoReturn:
     )
 
 
+def _unreadable(message: str) -> KafkaError:
+    """A codec or frame that cannot be opened, under the code that Apache Kafka gives it: final for every client."""
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
+
+
 def _refuse_header(header: BatchHeader, rules: BatchRules) -> NoReturn:
     offsets = f"[{header.base_offset}, {header.last_offset}]"
     where = f"in topic partition {rules.partition}"
@@ -433,7 +438,7 @@ def _refuse_header(header: BatchHeader, rules: BatchRules) -> NoReturn:
     if header.is_control:
         raise invalid_record(f"Clients are not allowed to write control records {where}")
     if header.compression > Compression.ZSTD:
-        raise invalid_record(f"Unknown compression type id: {header.compression} {where}")
+        raise _unreadable(f"Unknown compression type id: {header.compression} {where}")
     raise invalid_record(
         f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id} {where}"
     )

@@ -4,24 +4,28 @@ RULES    1. Where a partition has records of the transaction already, nothing is
             partition as part of the transaction, or is told that it becomes one (producers of version 2).
          2. A marker that is written while the coordinator is being asked ends the admission: what came after it would
             never be ended itself.
-         3. What one producer asks is answered in the order in which it asked, or its records would change places.
+         3. What one producer asks is answered in the order in which it asked, or its records would change places. Where
+            its records have been turned away, later ones wait for them; and a producer of version 2 begins at 0.
          4. Errors that older producers do not know are told as some that make them try again.
+         5. A partition that knows a later epoch of the producer says so itself.
 NOT HERE What the coordinator decides (`transactions.py`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Final
 
 from broker.coordinators.runtime import Clock, CoordinatorRuntime, Shard, coordinator_error
-from broker.coordinators.transaction import WITH_BUMPS, Expected, TopicPartition
-from broker.coordinators.transactions import Identity, TransactionCoordinator
-from protocol.errors import ErrorCode
+from broker.coordinators.transaction import NO_EPOCH, WITH_BUMPS, Expected, TopicPartition
+from broker.coordinators.transactions import Identity, Marker, TransactionCoordinator
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import NO_SEQUENCE
 from replication.deadlines import Deadlines
 from replication.replica_manager import ReplicaManager
+from storage.producers import Producer
 
 _NONE: Final = ErrorCode.NONE
 
@@ -36,23 +40,29 @@ class Support(IntEnum):
     """Its partitions are added by its records."""
 
 
-Refusals = dict[TopicPartition, ErrorCode]
+REMEMBERED: Final = 10_000
+"""So many partitions in which records have been turned away are remembered."""
+
+Refusals = dict[TopicPartition, KafkaError]
+Sequences = Mapping[TopicPartition, int]
+"""Partitions, and the first sequence of what is to be written there."""
 Done = Callable[[Refusals], None]
 
 
 class _Asking:
     """One admission that waits for the coordinator."""
 
-    __slots__ = ("done", "ended", "partitions", "producer", "support", "transactional_id", "until_mono_ms")
+    __slots__ = ("done", "ended", "partitions", "producer", "refusals", "support", "transactional_id", "until_mono_ms")
 
     def __init__(
         self,
         transactional_id: str,
         producer: Expected,
-        partitions: list[TopicPartition],
+        partitions: Sequences,
         support: Support,
         done: Done,
         until_mono_ms: int,
+        refusals: Refusals,
     ) -> None:
         self.transactional_id = transactional_id
         self.producer = producer
@@ -60,6 +70,7 @@ class _Asking:
         self.support = support
         self.done = done
         self.until_mono_ms = until_mono_ms
+        self.refusals = refusals
         self.ended: set[TopicPartition] = set()
 
 
@@ -90,38 +101,54 @@ class Admission:
         self._retry_ms = retry_ms
         self._patience_ms = patience_ms
         self._asking: dict[int, deque[_Asking]] = {}  # by producer id; the first of each is being answered
+        self._turned_away: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        """By partition and producer id: epoch and lowest first sequence of records that are to come again."""
 
     def admit(
         self,
         transactional_id: str,
         producer: Expected,
-        partitions: Iterable[TopicPartition],
+        partitions: Sequences,
         support: Support,
         done: Done,
     ) -> None:
         """Call `done`, perhaps at once, with the partitions that may not be written to, and why."""
-        unknown = [partition for partition in partitions if not self._is_open(partition, producer)]
-        if not unknown or (support < Support.IMPLICIT and not self._does_verify):
+        if support < Support.IMPLICIT and not self._does_verify:
             done({})
             return
+        refusals: Refusals = {}
+        unknown: dict[TopicPartition, int] = {}
+        for key, sequence in partitions.items():
+            known = self._known(key, producer)
+            if known is not None and known.epoch > producer.epoch:
+                refusals[key] = KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+            elif known is None or known.txn_first_offset < 0 or known.epoch != producer.epoch:
+                unknown[key] = sequence
+        if not unknown:
+            done(refusals)
+            return
         until_mono_ms = self._clock.mono_ms() + self._patience_ms
-        asking = _Asking(transactional_id, producer, unknown, support, done, until_mono_ms)
+        asking = _Asking(transactional_id, producer, unknown, support, done, until_mono_ms, refusals)
         waiting = self._asking.setdefault(producer.producer_id, deque())
         waiting.append(asking)
         if len(waiting) == 1:
             self._ask(asking)
 
-    def ends(self, partition: TopicPartition, producer_id: int) -> None:
+    def ends(self, partition: TopicPartition, marker: Marker) -> None:
         """A marker is about to be appended (rule 2)."""
+        producer_id = marker.producer_id
         for asking in self._asking.get(producer_id, ()):
             asking.ended.add(partition)
+        turned_away = self._turned_away.get((partition, producer_id))
+        if turned_away is not None and (marker.version < WITH_BUMPS or turned_away[0] != marker.epoch):
+            del self._turned_away[partition, producer_id]  # else they belong to the transaction after this one
 
-    def _is_open(self, key: TopicPartition, producer: Expected) -> bool:
+    def _known(self, key: TopicPartition, producer: Expected) -> Producer | None:
+        """What a partition knows of a producer, if that is at hand."""
         partition = self._replicas.partitions.get(key)
         if partition is None or not partition.log.is_open:
-            return False
-        known = partition.log.producers.producers.get(producer.producer_id)
-        return known is not None and known.txn_first_offset >= 0 and known.epoch == producer.epoch
+            return None
+        return partition.log.producers.producers.get(producer.producer_id)
 
     def _ask(self, asking: _Asking) -> None:
         asking.ended.clear()  # what ended before is not what is asked for
@@ -143,12 +170,17 @@ class Admission:
             return
         self._answered(asking, dict.fromkeys(asking.partitions, verdict))
 
-    def _answered(self, asking: _Asking, verdicts: Refusals) -> None:
-        refusals = {
-            partition: _told(verdict, asking.support) for partition, verdict in verdicts.items() if verdict is not _NONE
-        }
-        for partition in asking.ended.intersection(asking.partitions):
-            refusals.setdefault(partition, ErrorCode.INVALID_TXN_STATE)
+    def _answered(self, asking: _Asking, verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
+        refusals = asking.refusals
+        for key, sequence in asking.partitions.items():
+            verdict = verdicts[key]
+            if verdict is _NONE and key in asking.ended:
+                verdict = ErrorCode.INVALID_TXN_STATE
+            if verdict is _NONE and not self._is_in_order(asking, key, sequence):
+                verdict = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if verdict is not _NONE:
+                refusals[key] = _told(verdict, asking.support)
+                self._remember(asking.producer, key, sequence)
         asking.done(refusals)
         producer_id = asking.producer.producer_id
         waiting = self._asking[producer_id]
@@ -158,16 +190,51 @@ class Admission:
         else:
             del self._asking[producer_id]
 
+    # ---- rule 3: what was turned away comes first
 
-def _told(verdict: ErrorCode, support: Support) -> ErrorCode:
+    def _is_in_order(self, asking: _Asking, key: TopicPartition, sequence: int) -> bool:
+        """Whether no records before these are missing; these may be written then."""
+        producer = asking.producer
+        turned_away = self._turned_away.get((key, producer.producer_id))
+        if turned_away is not None:
+            epoch, lowest = turned_away
+            if epoch == producer.epoch and sequence > lowest:
+                return False
+            del self._turned_away[key, producer.producer_id]
+        if sequence <= 0 or asking.support is not Support.IMPLICIT:
+            return True
+        partition = self._replicas.partitions.get(key)
+        return partition is None or not (
+            partition.log.is_untouched or (partition.log.is_open and self._known(key, producer) is None)
+        )
+
+    def _remember(self, producer: Expected, key: TopicPartition, sequence: int) -> None:
+        if sequence == NO_SEQUENCE:
+            return
+        place = key, producer.producer_id
+        epoch, lowest = self._turned_away.get(place, (NO_EPOCH, NO_SEQUENCE))
+        if epoch <= producer.epoch:
+            lowest = min(lowest, sequence) if epoch == producer.epoch else sequence
+            self._turned_away[place] = producer.epoch, lowest
+        if len(self._turned_away) > REMEMBERED:
+            del self._turned_away[next(iter(self._turned_away))]
+
+
+def _told(verdict: ErrorCode, support: Support) -> KafkaError:
     """Rule 4."""
     if verdict is ErrorCode.PRODUCER_FENCED:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if verdict is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD:
-        return ErrorCode.INVALID_TXN_STATE
+        return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+    is_for_a_while = verdict in _FOR_A_WHILE
     if verdict is ErrorCode.CONCURRENT_TRANSACTIONS and support is Support.IMPLICIT:
-        return verdict
-    return ErrorCode.NOT_ENOUGH_REPLICAS if verdict in _FOR_A_WHILE else verdict
+        is_for_a_while = False
+    if is_for_a_while:
+        text = f"Unable to verify the partition has been added to the transaction. Underlying error: {verdict.name}"
+        return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
+    if verdict is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD:
+        verdict = ErrorCode.INVALID_TXN_STATE
+    if verdict is ErrorCode.INVALID_TXN_STATE:
+        return KafkaError(verdict, "Partition was not added to the transaction")
+    return KafkaError(verdict)
 
 
 _FOR_A_WHILE: Final = frozenset(

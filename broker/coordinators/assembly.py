@@ -14,6 +14,7 @@ from broker.coordinators.admission import Admission
 from broker.coordinators.consumer_settings import ConsumerGroupSettings, MigrationPolicy, SettingsOfGroups
 from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.markers import LocalMarkers
+from broker.coordinators.producer_ids import ProducerIds
 from broker.coordinators.rebalance import GroupSettings
 from broker.coordinators.replica_log import ReplicaLog
 from broker.coordinators.runtime import Clock, CoordinatorRuntime, Host
@@ -37,6 +38,7 @@ class Coordinators(NamedTuple):
     transactions: CoordinatorRuntime[TransactionCoordinator]
     admission: Admission
     markers: LocalMarkers
+    producer_ids: ProducerIds
     settings_of_groups: SettingsOfGroups
 
     def image_changed(self, changes: Changes, image: MetadataImage, broker_id: int) -> None:
@@ -50,7 +52,13 @@ class Coordinators(NamedTuple):
         self.groups.close()
 
 
-def coordinators(config: BrokerConfig, replicas: ReplicaManager, deadlines: Deadlines, clock: Clock) -> Coordinators:
+def coordinators(
+    config: BrokerConfig,
+    replicas: ReplicaManager,
+    deadlines: Deadlines,
+    clock: Clock,
+    producer_ids: ProducerIds,
+) -> Coordinators:
     """Coordinators that know of nothing yet: `image_changed` brings it."""
     settings_of_groups = SettingsOfGroups(consumer_settings(config), lambda: replicas.image)
     groups = _groups(config, settings_of_groups, replicas, deadlines, clock)
@@ -62,9 +70,10 @@ def coordinators(config: BrokerConfig, replicas: ReplicaManager, deadlines: Dead
     )
 
     def make(host: Host) -> TransactionCoordinator:
-        return TransactionCoordinator(
-            host, settings, markers, lambda: replicas.image.features.get(TRANSACTION_VERSION, 0)
-        )
+        def version() -> int:
+            return replicas.image.features.get(TRANSACTION_VERSION, 0)
+
+        return TransactionCoordinator(host, settings, markers, version, producer_ids.take)
 
     def open_log(partition: int) -> ReplicaLog:
         return ReplicaLog(replicas, TRANSACTIONS_TOPIC, partition, clock)
@@ -80,7 +89,7 @@ def coordinators(config: BrokerConfig, replicas: ReplicaManager, deadlines: Dead
         patience_ms=config.number("add.partitions.to.txn.retry.backoff.max.ms"),
     )
     markers = LocalMarkers(replicas, groups, admission, clock)
-    return Coordinators(groups, transactions, admission, markers, settings_of_groups)
+    return Coordinators(groups, transactions, admission, markers, producer_ids, settings_of_groups)
 
 
 def _groups(

@@ -98,26 +98,27 @@ class ClassicMembers:
         joined = _find(group, member_id, request.group_instance_id, is_unknown=is_unknown)
         subscription = _subscription(protocols)
         new = _described(joined.member, caller, request, protocols, subscription)
-        return self._advance(group, joined, new, subscription, reply)
+        return self._advance(group, joined, new, group.static_member(request.group_instance_id), subscription, reply)
 
     def _advance(
         self,
         group: ConsumerGroup,
         joined: Joined,
         new: ConsumerMember,
+        before: ConsumerMember | None,
         subscription: ConsumerProtocolSubscription,
         reply: JoinReply,
     ) -> Decision:
+        """The next step; `before` is who had the static member's instance id so far, perhaps under the same member id."""
         records: list[StoredRecord] = []
         told = self._progress.tell(group, joined, new, None, records)
         owned = by_topic_id(subscription.owned_partitions, self._image())
-        replaced = joined.replaced
-        if replaced is not None and self._migration.may_downgrade(group, {replaced.member_id}, is_replaced=True):
+        if before is not None and self._migration.may_downgrade(group, {before.member_id}, is_replaced=True):
             is_stale = told.epoch > group.assignment_epoch
             if not is_stale:
-                target = group.targets.get(replaced.member_id, {})
+                target = group.targets.get(before.member_id, {})
                 new = self._progress.step(group, joined, new, group.assignment_epoch, target, told, owned, records)
-            return self._downgrade(group, replaced, new, records, reply, is_stale=is_stale)
+            return self._downgrade(group, before, new, records, reply, is_stale=is_stale)
         moved = self._progress.advance(group, joined, new, told, owned, records)
         self._consumers.expect_revocation(group, moved)
 

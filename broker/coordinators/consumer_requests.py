@@ -88,9 +88,10 @@ def owned_by(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
 
 
 def _is_within(owned: Owned | None, assigned: AssignedPartitions) -> bool:
+    """Of a topic that it has nothing of it may not even say that it has nothing."""
     if owned is None:
         return False
-    return all(partition in assigned.get(topic_id, ()) for topic_id, has in owned.items() for partition in has)
+    return all(topic_id in assigned and assigned[topic_id].keys() >= set(has) for topic_id, has in owned.items())
 
 
 def check_commit(
@@ -113,7 +114,9 @@ def check_commit(
         return ErrorCode.UNSUPPORTED_VERSION
     if epoch == member.epoch or (epoch < member.epoch and all(_was_owned(member, epoch, one) for one in partitions)):
         return ErrorCode.NONE
-    return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+    if member.classic is None and api_version is not None:
+        return ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.ILLEGAL_GENERATION  # which producers know
 
 
 def _was_owned(member: ConsumerMember, epoch: int, partition: TopicPartition) -> bool:

@@ -11,6 +11,7 @@ NOT HERE Records of other kinds of groups (types 3 and above), when a record is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct, error
 from typing import Final, NamedTuple
 
@@ -39,6 +40,9 @@ GROUP_METADATA: Final = 2
 _I16 = Struct(">h")
 _I32 = Struct(">i")
 _USUAL = Struct(">hqixq3x16s")  # version, offset, leader epoch, no metadata, commit time, tag 0 of 16 bytes, topic id
+_USUAL_AS_WRITTEN = Struct(">hqibqbbb16s")
+_SHORT: Final = 8192
+"""The id of a group that is shorter fits into a string, whatever it is written in."""
 
 
 class Committed(NamedTuple):
@@ -61,21 +65,42 @@ _new_tuple = tuple.__new__
 # ---- commits
 
 
-def commit_record(group_id: str, topic: str, partition: int, committed: Committed) -> StoredRecord:
-    """A commit."""
-    has_expiry = committed.expire_wall_ms != NO_EXPIRY
-    return StoredRecord(
-        OffsetCommitKey(group=group_id, topic=topic, partition=partition),
-        OffsetCommitValue(
-            offset=committed.offset,
-            leader_epoch=committed.leader_epoch,
-            metadata=committed.metadata,
-            commit_timestamp=committed.commit_wall_ms,
-            expire_timestamp=committed.expire_wall_ms,
-            topic_id=committed.topic_id,
-        ),
-        COMMIT_VALUE_VERSION_WITH_EXPIRY if has_expiry else COMMIT_VALUE_VERSION,
-    )
+def commit_records(group_id: str, topic: str, commits: Iterable[tuple[int, Committed]]) -> list[StoredRecord]:
+    """Commits for partitions of a topic; those of the usual form are encoded by hand, for there may be many."""
+    records = []
+    is_short = len(group_id) < _SHORT
+    before_partition: bytes | None = None
+    for partition, committed in commits:
+        offset, leader_epoch, metadata, commit_wall_ms, expire_wall_ms, topic_id = committed
+        encoded = None
+        if is_short and not metadata and expire_wall_ms == NO_EXPIRY and topic_id != ZERO_UUID:
+            if before_partition is None:
+                before_partition = _I16.pack(OFFSET_COMMIT) + _text(group_id) + _text(topic)
+            value = _USUAL_AS_WRITTEN.pack(
+                COMMIT_VALUE_VERSION, offset, leader_epoch, 1, commit_wall_ms, 1, 0, 16, topic_id
+            )
+            encoded = before_partition + _I32.pack(partition), value
+        records.append(
+            StoredRecord(
+                OffsetCommitKey(group=group_id, topic=topic, partition=partition),
+                OffsetCommitValue(
+                    offset=offset,
+                    leader_epoch=leader_epoch,
+                    metadata=metadata,
+                    commit_timestamp=commit_wall_ms,
+                    expire_timestamp=expire_wall_ms,
+                    topic_id=topic_id,
+                ),
+                COMMIT_VALUE_VERSION if expire_wall_ms == NO_EXPIRY else COMMIT_VALUE_VERSION_WITH_EXPIRY,
+                encoded,
+            )
+        )
+    return records
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return _I16.pack(len(encoded)) + encoded
 
 
 def commit_tombstone(group_id: str, topic: str, partition: int) -> StoredRecord:

@@ -67,7 +67,7 @@ class LocalMarkers:
             elif _is_late(marker, partition):
                 done(ErrorCode.INVALID_PRODUCER_EPOCH)
             else:
-                self._admission.ends(key, marker.producer_id)
+                self._admission.ends(key, marker)
                 if key[0] == OFFSETS_TOPIC:
                     self._end_in_group(marker, batch, key[1], done)
                 else:
@@ -100,7 +100,7 @@ class LocalMarkers:
     def _end_in_group(self, marker: Marker, batch: bytearray, index: int, done: MarkerReport) -> None:
         shard = self._groups.shards.get(index)
         if shard is None or shard.state is not ShardState.ACTIVE:
-            done(ErrorCode.NOT_LEADER_OR_FOLLOWER if shard is None else shard.state.value)
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # whoever writes markers knows of partitions, not of coordinators
             return
         commit = shard.end_transaction(batch, marker.producer_id, is_commit=marker.is_commit)
         commit.then(done)

@@ -23,7 +23,7 @@ from broker.coordinators.group_records import (
     NO_EXPIRY,
     CommitKey,
     Committed,
-    commit_record,
+    commit_records,
     commit_tombstone,
     committed_from,
     committed_of,
@@ -103,16 +103,16 @@ class CommittedOffsets:
         topics = []
         for topic in request.topics:
             name, topic_id = topic.name, topic.topic_id
-            answers = []
+            answers, commits = [], []
             for partition in topic.partitions:
                 index = partition.partition_index
                 error = _NONE
                 if self._is_too_long(partition.committed_metadata):
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
-                    committed = _committed(partition, wall_ms, expire_wall_ms, topic_id)
-                    records.append(commit_record(group_id, name, index, committed))
+                    commits.append((index, _committed(partition, wall_ms, expire_wall_ms, topic_id)))
                 answers.append(OffsetCommitResponsePartition(partition_index=index, error_code=error))
+            records += commit_records(group_id, name, commits)
             topics.append(OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=answers))
         return records, OffsetCommitResponse(topics=topics)
 
@@ -123,16 +123,16 @@ class CommittedOffsets:
         records: list[StoredRecord] = []
         topics = []
         for topic in request.topics:
-            answers = []
+            answers, commits = [], []
             for partition in topic.partitions:
                 index = partition.partition_index
                 error = _NONE
                 if self._is_too_long(partition.committed_metadata):
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
-                    committed = _committed(partition, wall_ms, NO_EXPIRY, topic_ids[topic.name])
-                    records.append(commit_record(request.group_id, topic.name, index, committed))
+                    commits.append((index, _committed(partition, wall_ms, NO_EXPIRY, topic_ids[topic.name])))
                 answers.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=error))
+            records += commit_records(request.group_id, topic.name, commits)
             topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
         return records, TxnOffsetCommitResponse(topics=topics)
 

@@ -43,11 +43,15 @@ Reply = TypeVar("Reply")
 
 
 class StoredRecord(NamedTuple):
-    """One record of an internal topic; the key's class says its type, `version` is the value's."""
+    """One record of an internal topic; the key's class says its type, `version` is the value's.
+
+    `encoded` is key and value as they stand in the topic, from who has them already.
+    """
 
     key: Message
     value: Message | None
     version: int = 0
+    encoded: tuple[bytes, bytes | None] | None = None
 
 
 class CoordinatorDecision(Decision[Reply]):
@@ -417,6 +421,7 @@ def coordinator_error(error: ErrorCode) -> ErrorCode:
 _FROM_LOG: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
@@ -428,7 +433,9 @@ _FROM_LOG: Final = {
 
 def encode_record(record: StoredRecord) -> tuple[bytes, bytes | None]:
     """Key and value as they stand in the topic."""
-    key, value, version = record
+    key, value, version, ready = record
+    if ready is not None:
+        return ready
     encoded = _I16.pack(type(key).API_KEY) + encode(key, 0)
     return encoded, None if value is None else _I16.pack(version) + encode(value, version)
 

@@ -6,9 +6,9 @@ RULES    1. A step is a new value; nothing here changes, waits or fails: whoever
             the same with abort, and every Complete or Empty -> Empty when a producer begins anew.
          3. With transactions of version 2 (KIP-890) every end raises the epoch, so that nothing late of one transaction
             can touch the next; the epoch before is remembered for a producer that did not hear of it.
-         4. Epochs of one producer id end below 32767: whoever ends a transaction with the last one goes on
-            with another id, which stands in `next_producer_id` until the markers are written. 32767 itself fences, and is
-            given to nobody: a producer that should be told of it goes on with another id too.
+         4. Epochs of one producer id end below 32767, which fences and is given to nobody: where the last one is raised,
+            by the producer, by its successor or because its time is over, another id follows. It stands in
+            `next_producer_id` until the markers are written. Before version 2 the successor asks for it.
          5. `last_epoch` is not stored, as in Kafka: after another broker has taken over, nobody comes back with it.
 NOT HERE Records (`transaction_records.py`), markers (`markers.py`).
 """
@@ -23,6 +23,7 @@ NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 LAST_EPOCH: Final = 32766
 """The last epoch that a producer is given; one more is needed to fence it."""
+FENCING_EPOCH: Final = LAST_EPOCH + 1
 
 WITHOUT_BUMPS: Final = 0
 WITH_BUMPS: Final = 2
@@ -83,11 +84,6 @@ class Transaction(NamedTuple):
         return self.epoch >= LAST_EPOCH
 
     @property
-    def is_closed(self) -> bool:
-        """Whether its epoch is the one that is given to nobody."""
-        return self.epoch > LAST_EPOCH
-
-    @property
     def is_commit(self) -> bool:
         """Whether it was, or is being, committed."""
         return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
@@ -100,9 +96,7 @@ class Transaction(NamedTuple):
 
     def needs_producer_id(self, expected: Expected | None) -> bool:
         """Whether a producer that begins anew must get another id."""
-        if expected is None or expected.epoch == self.epoch:
-            return self.is_exhausted
-        return self.is_closed and expected.epoch == self.last_epoch
+        return self.is_exhausted and (expected is None or expected.epoch == self.epoch)
 
     # ---- steps
 
@@ -153,23 +147,13 @@ class Transaction(NamedTuple):
         does_bump = version >= WITH_BUMPS
         return self._replace(
             state=State.PREPARE_COMMIT if is_commit else State.PREPARE_ABORT,
-            epoch=self.epoch + 1 if does_bump else self.epoch,
+            epoch=min(self.epoch + 1, FENCING_EPOCH) if does_bump else self.epoch,
             last_epoch=self.epoch if does_bump else self.last_epoch,
             started_wall_ms=self.started_wall_ms if is_begun else wall_ms,
             updated_wall_ms=wall_ms,
             previous_producer_id=self.producer_id,
             next_producer_id=new_producer_id,
             client_version=version,
-        )
-
-    def continued(self, new_producer_id: int, wall_ms: int) -> Transaction:
-        """Its producer hears late of an end that took the last epoch, and goes on with another id."""
-        return self._replace(
-            producer_id=new_producer_id,
-            epoch=0,
-            last_epoch=NO_EPOCH,
-            updated_wall_ms=wall_ms,
-            previous_producer_id=self.producer_id,
         )
 
     def completed(self, wall_ms: int) -> Transaction:

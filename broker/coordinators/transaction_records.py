@@ -1,7 +1,7 @@
 """The records of `__transaction_state`, as Apache Kafka 4.3 writes them.
 
 FORMAT   type 0  TransactionLog   transactional id -> value v1; v0 while transactions are of version 0
-RULES    1. Values are read in every version.
+RULES    1. Values are read in every version. One of a later version is left over from a newer broker, and passed over.
          2. A tombstone ends a transactional id.
          3. A transaction that is empty has null for its partitions; one that is complete, an empty list.
 NOT HERE When a record is written (`transactions.py`).
@@ -64,13 +64,22 @@ def read_transactional_id(key: bytes) -> str:
     return decode(TransactionLogKey, 0, key, _I16.size).transactional_id
 
 
+def is_known_version(value: bytes) -> bool:
+    """Rule 1; of a value that is cut off `read_transaction` tells."""
+    return len(value) < _I16.size or _is_known(*_I16.unpack_from(value))
+
+
+def _is_known(version: int) -> bool:
+    return TransactionLogValue.MIN_VERSION <= version <= TransactionLogValue.MAX_VERSION
+
+
 def read_transaction(transactional_id: str, value: bytes) -> Transaction:
     """A transaction as some broker left it."""
     try:
         (version,) = _I16.unpack_from(value)
     except error:
         raise MalformedRequest("a transaction's value is cut off") from None
-    if not TransactionLogValue.MIN_VERSION <= version <= TransactionLogValue.MAX_VERSION:
+    if not _is_known(version):
         raise MalformedRequest(f"a transaction's value of version {version} is not known here")
     stored = decode(TransactionLogValue, version, value, _I16.size)
     try:

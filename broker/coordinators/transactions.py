@@ -2,7 +2,7 @@
 
 RULES    1. A transaction is committed, or aborted, when its Prepare record is; from then on nothing can change that. Its
             markers are written after that record is committed, its Complete record after all markers.
-         2. Until then whoever asks for more is told CONCURRENT_TRANSACTIONS, and tries again.
+         2. Until then whoever asks for more is told CONCURRENT_TRANSACTIONS, whoever it is, and tries again.
          3. Who comes with an older epoch is fenced. A request that was answered and is repeated gets the same answer.
          4. A producer that begins anew while its transaction is open has that aborted first: it is told to try again.
          5. What is prepared when a shard is loaded, or was not committed in time, is recorded once more, and goes on from
@@ -35,6 +35,7 @@ from broker.coordinators.transaction import (
 from broker.coordinators.transaction_records import (
     TRANSACTION_LOG,
     TransactionRecord,
+    is_known_version,
     read_transaction,
     read_transactional_id,
     transaction_record,
@@ -97,12 +98,21 @@ class Identity(NamedTuple):
 
 
 Decided = CoordinatorDecision[Identity]
+TakeProducerId = Callable[[int, Callable[[int | None], None]], None]
+"""Gives out a new producer id, or None when there is none now: (wall_ms, give)."""
 
 
 class TransactionCoordinator:
     """The state machine of one shard."""
 
-    def __init__(self, host: Host, settings: TransactionSettings, markers: Markers, version: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        settings: TransactionSettings,
+        markers: Markers,
+        version: Callable[[], int],
+        take_producer_id: TakeProducerId,
+    ) -> None:
         """Coordinate nothing yet; `version` gives the version of transactions that the cluster works with."""
         self.transactions: dict[str, Transaction] = {}
         self._left: dict[str, set[TopicPartition]] = {}  # partitions of prepared ones that have no marker yet
@@ -110,6 +120,7 @@ class TransactionCoordinator:
         self._settings = settings
         self._markers = markers
         self._version = version
+        self._take_producer_id = take_producer_id
         self._unread: dict[bytes, bytes | None] = {}
         self._abortions: Deadline | None = None
         self._expiry: Deadline | None = None
@@ -121,6 +132,8 @@ class TransactionCoordinator:
         known = self.transactions.get(transactional_id)
         if known is None:
             return self._allows(timeout_ms)
+        if known.state is State.ONGOING:
+            return self._aborts_with_new_id(known)
         return known.state in _IDLE and known.needs_producer_id(expected)
 
     def _allows(self, timeout_ms: int) -> bool:
@@ -136,12 +149,12 @@ class TransactionCoordinator:
         wall_ms = self._host.wall_ms()
         if known is None:
             return self._decide(first(transactional_id, new_producer_id, timeout_ms, wall_ms))
-        if expected is not None and not known.was(expected):
-            return _refused(ErrorCode.PRODUCER_FENCED)
         if known.state in PREPARED:
             return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if expected is not None and not known.was(expected):
+            return _refused(ErrorCode.PRODUCER_FENCED)
         if known.state is State.ONGOING:
-            decision = self._abort(known)
+            decision = self._abort(known, new_producer_id)
             decision.reply = Identity(ErrorCode.CONCURRENT_TRANSACTIONS)
             return decision
         following = known.initialized(timeout_ms, expected, new_producer_id, wall_ms)
@@ -154,11 +167,11 @@ class TransactionCoordinator:
     ) -> Decided:
         """AddPartitionsToTxn, AddOffsetsToTxn, or what stands for them since version 2."""
         known = self.transactions.get(transactional_id)
+        if known is not None and known.state in PREPARED:
+            return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         error = _mismatch(known, producer)
         if known is None or error is not _NONE:
             return _refused(error)
-        if known.state in PREPARED:
-            return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         wanted = frozenset(partitions)
         if known.state is State.ONGOING and wanted <= known.partitions:
             return _refused(_NONE)
@@ -199,17 +212,17 @@ class TransactionCoordinator:
         known = self.transactions.get(transactional_id)
         if known is None:
             return _refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if known.state in PREPARED:
+            return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         if version >= WITH_BUMPS:
             verdict = _end_with_bumps(known, producer, is_commit=is_commit)
         else:
             verdict = _end_without_bumps(known, producer, is_commit=is_commit)
-        wall_ms = self._host.wall_ms()
         if verdict is _NONE:
-            if version >= WITH_BUMPS and known.is_closed:
-                return self._decide(known.continued(new_producer_id, wall_ms))
             return CoordinatorDecision((), Identity(_NONE, known.producer_id, known.epoch))
         if verdict is not None:
             return _refused(verdict)
+        wall_ms = self._host.wall_ms()
         if not known.is_exhausted:
             new_producer_id = NO_PRODUCER_ID
         prepared = known.prepared(
@@ -218,13 +231,19 @@ class TransactionCoordinator:
         following = prepared.completed(wall_ms)
         return self._prepare(prepared, Identity(_NONE, following.producer_id, following.epoch))
 
-    def _abort(self, known: Transaction) -> Decided:
+    def _aborts_with_new_id(self, known: Transaction) -> bool:
+        """Whether `_abort` will need a new producer id."""
+        return known.is_exhausted and self._version() >= WITH_BUMPS
+
+    def _abort(self, known: Transaction, new_producer_id: int) -> Decided:
         """Abort what a producer left open, and shut it out."""
         version = self._version()
+        if not self._aborts_with_new_id(known):
+            new_producer_id = NO_PRODUCER_ID
         if version < WITH_BUMPS:
             known = known.fenced()
         prepared = known.prepared(
-            is_commit=False, version=version, wall_ms=self._host.wall_ms(), new_producer_id=NO_PRODUCER_ID
+            is_commit=False, version=version, wall_ms=self._host.wall_ms(), new_producer_id=new_producer_id
         )
         return self._prepare(prepared, Identity(_NONE))
 
@@ -318,8 +337,16 @@ class TransactionCoordinator:
         for known in list(self.transactions.values()):
             if known.state is State.ONGOING and known.started_wall_ms + known.timeout_ms < wall_ms:
                 _log.info("the transaction of %s is aborted: its time is over", known.transactional_id)
-                self._host.execute(self._abort(known))
+                if self._aborts_with_new_id(known):
+                    self._take_producer_id(wall_ms, partial(self._abort_with, known))
+                else:
+                    self._abort_with(known, NO_PRODUCER_ID)
         self._look_later()
+
+    def _abort_with(self, known: Transaction, new_producer_id: int | None) -> None:
+        """Go on where nothing has changed meanwhile; without an id the next look comes back to it."""
+        if new_producer_id is not None and self.transactions.get(known.transactional_id) is known:
+            self._host.execute(self._abort(known, new_producer_id))
 
     def _expire(self) -> CoordinatorDecision[None]:
         """Forget transactional ids that nobody has used for long."""
@@ -360,10 +387,12 @@ class TransactionCoordinator:
 
     def load(self, key: bytes, value: bytes | None, _producer_id: int) -> None:
         """Note a record; only the last one of each transactional id is decoded."""
-        if int.from_bytes(key[:2], "big") == TRANSACTION_LOG:
-            self._unread[key] = value
-        else:
+        if int.from_bytes(key[:2], "big") != TRANSACTION_LOG:
             _log.warning("a record of type %s in %s is passed over", key[:2].hex(), TRANSACTIONS_TOPIC)
+        elif value is not None and not is_known_version(value):
+            _log.warning("a value of version %s in %s is passed over", value[:2].hex(), TRANSACTIONS_TOPIC)
+        else:
+            self._unread[key] = value
 
     def load_marker(self, producer_id: int, is_commit: bool) -> None:  # noqa: FBT001
         """Nothing here is part of a transaction."""
@@ -412,29 +441,24 @@ def _end_without_bumps(known: Transaction, producer: Expected, *, is_commit: boo
         return error
     if known.state is State.ONGOING:
         return None
-    if known.state is State.EMPTY or known.is_commit is not is_commit:
-        return ErrorCode.INVALID_TXN_STATE
-    return ErrorCode.CONCURRENT_TRANSACTIONS if known.state in PREPARED else _NONE
+    is_done = known.state is not State.EMPTY and known.is_commit is is_commit
+    return _NONE if is_done else ErrorCode.INVALID_TXN_STATE
 
 
 def _end_with_bumps(known: Transaction, producer: Expected, *, is_commit: bool) -> ErrorCode | None:
     """The answer to EndTxn from version 5 on: an epoch that is one behind asks for what has been done already."""
     is_rotated = (
-        known.state in _COMPLETE
-        and producer.producer_id == known.previous_producer_id != known.producer_id
+        producer.producer_id == known.previous_producer_id != known.producer_id
         and producer.epoch == LAST_EPOCH
         and known.epoch == 0
     )
     if producer.producer_id != known.producer_id and not is_rotated:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    is_repeated = is_rotated or (known.state in (PREPARED | _COMPLETE) and producer.epoch + 1 == known.epoch)
-    is_current = producer.epoch == known.epoch and known.state not in PREPARED
-    if not is_repeated and not is_current:
+    is_repeated = known.state in _COMPLETE and (is_rotated or producer.epoch + 1 == known.epoch)
+    if not is_repeated and producer.epoch != known.epoch:
         return ErrorCode.PRODUCER_FENCED
     if known.state is State.ONGOING:
         return None
     if is_repeated:
-        if known.is_commit is not is_commit:
-            return ErrorCode.INVALID_TXN_STATE
-        return ErrorCode.CONCURRENT_TRANSACTIONS if known.state in PREPARED else _NONE
+        return _NONE if known.is_commit is is_commit else ErrorCode.INVALID_TXN_STATE
     return ErrorCode.INVALID_TXN_STATE if is_commit else None

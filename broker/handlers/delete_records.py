@@ -10,7 +10,6 @@ NOT HERE Deleting files (`storage/log.py`).
 
 from __future__ import annotations
 
-from broker.handlers.produce import INTERNAL_TOPICS
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -24,6 +23,7 @@ from protocol.messages.logs import (
 from replication.partition import state_key
 from replication.purgatory import Purgatory, Waiter
 from replication.replica_manager import ReplicaManager
+from replication.topic_names import INTERNAL_TOPICS
 from storage.blocking import WouldBlock
 
 _NO_LOW_WATERMARK = -1

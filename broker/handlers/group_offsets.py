@@ -174,7 +174,8 @@ class GroupOffsetsHandlers:
             ]
             if has_ids:
                 answer.topics = [topic for topic in answer.topics if _with_id(topic, image)]
-        answer.topics += refused
+        if not answer.error_code:
+            answer.topics += refused
         return answer, shard.execute(CoordinatorDecision((), None))
 
     def _may_fetch(

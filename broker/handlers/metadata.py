@@ -1,23 +1,28 @@
 """Where things are: Metadata, DescribeCluster, DescribeTopicPartitions, answered from the image.
 
 RULES    1. Answers come from the image alone; nobody is asked.
-         2. A topic that makes itself is made through the controller like any other, and the answer waits until its
-            partitions can be served, where Apache Kafka answers with an error and lets the client try again.
-         3. A topic that the principal may not describe is not there, unless it was asked for: then it is
+         2. A topic that makes itself is made through the controller like any other. The answer does not wait for it:
+            it is UNKNOWN_TOPIC_OR_PARTITION until the client asks again, as in Kafka. Who reads back that a topic
+            is deleted relies on it, for asking makes the topic anew.
+         3. A name that no topic can have is INVALID_TOPIC_EXCEPTION, whether or not it was to be made.
+         4. A topic that the principal may not describe is not there, unless it was asked for: then it is
             TOPIC_AUTHORIZATION_FAILED, as in Kafka, and who asked by id is not told its name.
+         5. An answer of many partitions is made in turns of the loop (replication/turns.py), all from one image.
 NOT HERE Changing anything (`admin.py`, `replication/controller`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from broker.addresses import Addresses
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from broker.security.operations import NOT_ASKED, authorized_operations
 from protocol.api import ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.metadata import (
     Cursor,
@@ -37,9 +42,15 @@ from protocol.messages.metadata import (
 )
 from protocol.primitives import ZERO_UUID
 from replication.image import MetadataImage, PartitionState, TopicImage
+from replication.topic_names import INTERNAL_TOPICS, check_topic_name
+from replication.turns import STEPS_A_TURN, Soon, in_turns
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_log = logging.getLogger("barnabas.metadata")
+
 _BROKERS, _CONTROLLERS = 1, 2
+_CREATION_MS = 30_000  # nobody waits for a topic that makes itself
+AT_ONCE: Final = 4 * STEPS_A_TURN
+"""More partitions than this are told of in turns: a millisecond, or two."""
 
 CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None]
 """Has the controller make topics: (request, wall_ms, reply)."""
@@ -58,6 +69,7 @@ class MetadataHandlers:
         auto_create: bool,
         internal_topics: Callable[[str], CreatableTopic | None],
         partition_limit: int,
+        soon: Soon,
     ) -> None:
         self._image = image
         self._addresses = addresses
@@ -66,6 +78,7 @@ class MetadataHandlers:
         self._auto_create = auto_create
         self._internal_topics = internal_topics
         self._partition_limit = partition_limit
+        self._soon = soon
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
@@ -77,12 +90,12 @@ class MetadataHandlers:
 
     # ------------------------------------------------------------ Metadata
     def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse | Pending:
-        """Brokers, controller and topics; unknown topics may be made on the way."""
+        """Brokers, controller and topics; unknown topics may be made afterwards."""
         image = self._image()
         version = context.api_version
         if request.topics is None or (version == 0 and not request.topics):
             topics = [
-                self._topic(context, request, image, topic)
+                self._topic(context, request, topic)
                 for name, topic in image.topics_by_name.items()
                 if self._may(context, Operation.DESCRIBE, name)
             ]
@@ -93,10 +106,12 @@ class MetadataHandlers:
                 for asked in request.topics
             ]
             return self._metadata_answer(context, request, image, topics)
+        topics = self._asked_topics(context, request, image)
         missing = self._topics_to_make(context, request, image)
-        if not missing:
-            return self._metadata_answer(context, request, image, self._asked_topics(context, request, image, {}))
-        return self._make_and_answer(context, request, missing)
+        if missing:
+            wanted = CreateTopicsRequest(topics=missing, timeout_ms=_CREATION_MS)
+            self._create_topics(wanted, context.wall_ms, _tell_failures)
+        return self._metadata_answer(context, request, image, topics)
 
     def _topics_to_make(
         self, context: RequestContext, request: MetadataRequest, image: MetadataImage
@@ -108,6 +123,7 @@ class MetadataHandlers:
             asked.name
             for asked in request.topics
             if asked.name is not None and asked.name not in image.topics_by_name
+            and _absence(asked.name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             and self._may(context, Operation.DESCRIBE, asked.name) and self._may_create(context, asked.name)
         }  # fmt: skip
         return [
@@ -115,26 +131,8 @@ class MetadataHandlers:
             for name in sorted(names)
         ]
 
-    def _make_and_answer(
-        self, context: RequestContext, request: MetadataRequest, missing: list[CreatableTopic]
-    ) -> Pending:
-        pending = Pending()
-
-        def answer(made: CreateTopicsResponse) -> None:
-            image = self._image()
-            failed = {
-                result.name: _creation_error(result.error_code)
-                for result in made.topics
-                if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-            }
-            topics = self._asked_topics(context, request, image, failed)
-            pending.complete(self._metadata_answer(context, request, image, topics))
-
-        self._create_topics(CreateTopicsRequest(topics=missing, timeout_ms=30_000), context.wall_ms, answer)
-        return pending
-
     def _asked_topics(
-        self, context: RequestContext, request: MetadataRequest, image: MetadataImage, failed: dict[str, int]
+        self, context: RequestContext, request: MetadataRequest, image: MetadataImage
     ) -> list[MetadataResponseTopic]:
         assert request.topics is not None
         by_id = [asked for asked in request.topics if asked.topic_id != ZERO_UUID]
@@ -143,7 +141,7 @@ class MetadataHandlers:
             key = asked.topic_id if by_id else asked.name
             if key not in seen:
                 seen.add(key)
-                topics.append(self._asked_topic(context, request, image, asked, failed))
+                topics.append(self._asked_topic(context, request, image, asked))
         return topics
 
     def _asked_topic(
@@ -152,7 +150,6 @@ class MetadataHandlers:
         request: MetadataRequest,
         image: MetadataImage,
         asked: MetadataRequestTopic,
-        failed: dict[str, int],
     ) -> MetadataResponseTopic:
         if asked.topic_id != ZERO_UUID or asked.name is None:
             topic = image.topics_by_id.get(asked.topic_id)
@@ -161,7 +158,7 @@ class MetadataHandlers:
                 topic, code = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if topic is None:
                 return MetadataResponseTopic(error_code=code, name=None, topic_id=asked.topic_id)
-            return self._topic(context, request, image, topic)
+            return self._topic(context, request, topic)
         name = asked.name
         is_internal = name in INTERNAL_TOPICS
         if not self._may(context, Operation.DESCRIBE, name):
@@ -170,28 +167,14 @@ class MetadataHandlers:
             )
         topic = image.topics_by_name.get(name)
         if topic is not None:
-            return self._topic(context, request, image, topic)
-        error = failed.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return self._topic(context, request, topic)
+        error = _absence(name)
         if self._auto_create and request.allow_auto_topic_creation and not self._may_create(context, name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal)
 
-    def _topic(
-        self, context: RequestContext, request: MetadataRequest, image: MetadataImage, topic: TopicImage
-    ) -> MetadataResponseTopic:
-        reachable = self._reachable(context, image)
-        partitions = [
-            MetadataResponsePartition(
-                error_code=_leader_error(state, reachable, context.api_version),
-                partition_index=index,
-                leader_id=state.leader if state.leader in reachable else -1,
-                leader_epoch=state.leader_epoch,
-                replica_nodes=list(state.replicas),
-                isr_nodes=list(state.isr),
-                offline_replicas=_offline(state, reachable, image),
-            )
-            for index, state in topic.partitions.items()
-        ]
+    def _topic(self, context: RequestContext, request: MetadataRequest, topic: TopicImage) -> MetadataResponseTopic:
+        """Without its partitions, which come later."""
         operations = NOT_ASKED
         if request.include_topic_authorized_operations:
             operations = authorized_operations(self._authorizer, context.principal, Resource.TOPIC, topic.name)
@@ -200,7 +183,7 @@ class MetadataHandlers:
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
-            partitions=partitions,
+            partitions=[],
             topic_authorized_operations=operations,
         )
 
@@ -210,9 +193,9 @@ class MetadataHandlers:
         request: MetadataRequest,
         image: MetadataImage,
         topics: list[MetadataResponseTopic],
-    ) -> MetadataResponse:
+    ) -> MetadataResponse | Pending:
         brokers = self._addresses.all(image, context.connection)
-        return MetadataResponse(
+        answer = MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=a.node_id, host=a.host, port=a.port, rack=a.rack) for a in brokers],
             cluster_id=image.cluster_id,
             controller_id=brokers[0].node_id if brokers else -1,
@@ -221,6 +204,36 @@ class MetadataHandlers:
                 context, asked=request.include_cluster_authorized_operations
             ),
         )
+        found = [(topic, image.topics_by_id[topic.topic_id]) for topic in topics if topic.error_code == ErrorCode.NONE]
+        steps = self._add_partitions(context, image, found)
+        if sum(len(topic.partitions) for _, topic in found) <= AT_ONCE:
+            for _ in steps:
+                pass
+            return answer
+        pending = Pending()
+        in_turns(_completing(pending, answer, steps), self._soon)
+        return pending
+
+    def _add_partitions(
+        self, context: RequestContext, image: MetadataImage, found: list[tuple[MetadataResponseTopic, TopicImage]]
+    ) -> Iterator[None]:
+        """Tell of the partitions of topics, one a step."""
+        reachable = self._reachable(context, image)
+        for described, topic in found:
+            add = described.partitions.append
+            for index, state in topic.partitions.items():
+                add(
+                    MetadataResponsePartition(
+                        error_code=_leader_error(state, reachable, context.api_version),
+                        partition_index=index,
+                        leader_id=state.leader if state.leader in reachable else -1,
+                        leader_epoch=state.leader_epoch,
+                        replica_nodes=list(state.replicas),
+                        isr_nodes=list(state.isr),
+                        offline_replicas=_offline(state, reachable, image),
+                    )
+                )
+                yield
 
     # ------------------------------------------------------------ DescribeCluster
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
@@ -332,6 +345,15 @@ class MetadataHandlers:
         return authorized_operations(self._authorizer, context.principal, Resource.CLUSTER, CLUSTER_NAME)
 
 
+def _completing(pending: Pending, answer: MetadataResponse, steps: Iterator[None]) -> Iterator[None]:
+    """The steps, as long as somebody is going to read the answer, and then the answer."""
+    for _ in steps:
+        if pending.is_done:
+            return
+        yield
+    pending.complete(answer)
+
+
 def _leader_error(state: PartitionState, reachable: frozenset[int], version: int) -> int:
     if state.leader in reachable:
         return ErrorCode.NONE
@@ -364,8 +386,16 @@ def _described_partition(
     )
 
 
-def _creation_error(code: int) -> int:
-    """What Metadata says of a topic that could not be made."""
-    if code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
-        return code
+def _absence(name: str) -> ErrorCode:
+    """What is said of a topic that is not there."""
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return error.code
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _tell_failures(made: CreateTopicsResponse) -> None:
+    for result in made.topics:
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            _log.warning("topic %s does not make itself: %s", result.name, result.error_message)

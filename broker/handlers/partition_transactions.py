@@ -17,7 +17,7 @@ from broker.coordinators.transactions import Marker
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.transactions import (
     DescribedProducer,
     DescribeProducersRequest,
@@ -32,8 +32,10 @@ from protocol.messages.transactions import (
 )
 from replication.partition import Partition
 from replication.replica_manager import ReplicaManager
+from replication.topic_names import check_topic_name
 
 _NONE: Final = ErrorCode.NONE
+_NOT_HERE: Final = "This server does not host this topic-partition."
 
 
 class PartitionTransactionsHandler:
@@ -110,16 +112,18 @@ class PartitionTransactionsHandler:
         answer = DescribeProducersResponse(topics=[])
         waiting: list[tuple[TopicPartition, DescribeProducersResponsePartition]] = []
         for topic in request.topics:
-            is_allowed = self._authorizer.authorize(
-                context.connection.principal, Operation.READ, Resource.TOPIC, topic.name
-            )
-            refusal = _NONE if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            refusal = self._why_not(context, topic.name)
             partitions = [
-                DescribeProducersResponsePartition(partition_index=index, error_code=refusal, active_producers=[])
+                DescribeProducersResponsePartition(
+                    partition_index=index,
+                    error_code=_NONE if refusal is None else refusal.code,
+                    error_message=None if refusal is None else refusal.message,
+                    active_producers=[],
+                )
                 for index in topic.partition_indexes
             ]
             answer.topics.append(DescribeProducersResponseTopic(name=topic.name, partitions=partitions))
-            if is_allowed:
+            if refusal is None:
                 waiting += [((topic.name, one.partition_index), one) for one in partitions]
         left = len(waiting)
         pending = Pending()
@@ -134,6 +138,18 @@ class PartitionTransactionsHandler:
         for key, one in waiting:
             when_open(self._replicas, key, partial(looked, one))
         return pending if waiting else answer
+
+    def _why_not(self, context: RequestContext, topic: str) -> KafkaError | None:
+        """Why nothing is told of a topic."""
+        try:
+            check_topic_name(topic)
+        except KafkaError as error:
+            return error
+        if not self._authorizer.authorize(context.connection.principal, Operation.READ, Resource.TOPIC, topic):
+            return KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+        if topic not in self._replicas.image.topics_by_name:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE)
+        return None
 
 
 def _describe(one: DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:

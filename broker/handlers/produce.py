@@ -38,10 +38,10 @@ from protocol.records import ATTRIBUTES_POSITION, BATCH_OVERHEAD, MAGIC, MAGIC_P
 from replication.deadlines import Deadline, Deadlines
 from replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from replication.replica_manager import ReplicaManager
+from replication.topic_names import INTERNAL_TOPICS
 from storage.log import AppendInfo
 from storage.validation import FIRST_PRODUCE_VERSION_WITH_ZSTD, RejectedRecords, refuse_zstd
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _ADMIN_CLIENT: Final = "__admin_client"  # who may write to internal topics: Kafka's own tools
 _FIRST_VERSION_WITH_LEADER: Final = 10
 _FIRST_VERSION_WITH_ABORTABLE: Final = 11
@@ -59,6 +59,7 @@ _ABOUT_THE_LOG: Final = frozenset(
 _EMPTY: Final = memoryview(b"")
 ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
 _PRODUCER: Final = Struct(">43xqh")  # a batch's producer id and epoch
+_SEQUENCE: Final = Struct(">53xi")
 
 
 class ProduceHandler:
@@ -127,6 +128,12 @@ def _is_transactional(records: Any) -> bool:
 def _producer_of(records: Any) -> Expected:
     """The producer that a batch names."""
     return Expected(*_PRODUCER.unpack_from(records))
+
+
+def _first_sequence_of(records: Any) -> int:
+    """The sequence that a batch begins with."""
+    (first,) = _SEQUENCE.unpack_from(records)
+    return int(first)
 
 
 def _support(version: int) -> Support:
@@ -230,20 +237,24 @@ class _Produce:
         assert transactional_id is not None
         producer = _producer_of(waiting[0][1].records)
         partitions = self._handler.replicas.partitions
-        asked = {(topic, data.index) for topic, data, _ in waiting if producer.producer_id >= 0}
+        asked = {
+            (topic, data.index): _first_sequence_of(data.records)
+            for topic, data, _ in waiting
+            if producer.producer_id >= 0
+        }
 
         def admitted(refusals: Refusals) -> None:
             for topic, data, answer in waiting:
-                code = refusals.get((topic, data.index))
-                if code is None:
+                refusal = refusals.get((topic, data.index))
+                if refusal is None:
                     self._append(topic, data, answer, is_admitted=True)
                 else:
-                    self._done(topic, answer, code, None, _explained(code))
+                    self._done(topic, answer, refusal.code, None, refusal)
 
         self._handler.admission.admit(
             transactional_id,
             producer,
-            [key for key in asked if key in partitions and partitions[key].is_leader],
+            {key: first for key, first in asked.items() if key in partitions and partitions[key].is_leader},
             _support(self._ctx.api_version),
             admitted,
         )
@@ -368,15 +379,6 @@ class _Produce:
             if answer.error_code
         ]
         return f"a Produce with acks=0 failed ({', '.join(failed[:10])})"
-
-
-def _explained(code: ErrorCode) -> KafkaError | None:
-    """What is said beside the code to a producer whose records may not be part of a transaction."""
-    if code is ErrorCode.INVALID_TXN_STATE:
-        return KafkaError(code, "Partition was not added to the transaction")
-    if code is ErrorCode.NOT_ENOUGH_REPLICAS:
-        return KafkaError(code, "Unable to verify the partition has been added to the transaction.")
-    return None
 
 
 def routes(handler: ProduceHandler, shortcut: Shortcuts | None = None) -> list[Route]:

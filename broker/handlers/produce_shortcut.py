@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.handlers.produce import ATTRIBUTES_LOW_BYTE, INTERNAL_TOPICS, ProduceHandler
+from broker.handlers.produce import ATTRIBUTES_LOW_BYTE, ProduceHandler
 from broker.handlers.router import RequestContext, Shortcut, Shortcuts
 from broker.security.authorizer import Operation, Resource
 from protocol.api import ApiKey, response_header_version
@@ -26,6 +26,7 @@ from protocol.one_partition import FIRST_PRODUCE_VERSION, ProduceLayout, Produce
 from protocol.records import BATCH_OVERHEAD, TRANSACTIONAL_BIT
 from replication.deadlines import Deadline
 from replication.partition import ACKS_ALL, ACKS_LEADER
+from replication.topic_names import INTERNAL_TOPICS
 from storage.log import AppendInfo
 
 _PRODUCE: Final = int(ApiKey.PRODUCE).to_bytes(2, "big")  # how its frames begin

@@ -54,6 +54,8 @@ class TelemetryHandlers:
         if not client.may_ask(context.mono_ms):
             return _nothing_wanted(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         client.error = ErrorCode.NONE
+        if client.wanted.metrics:
+            self._received.await_reports()
         return GetTelemetrySubscriptionsResponse(
             error_code=ErrorCode.NONE,
             client_instance_id=client.instance_id,

@@ -27,6 +27,7 @@ from protocol.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from protocol.records import NO_SEQUENCE
 from replication.image import MetadataImage
 
 _NONE: Final = ErrorCode.NONE
@@ -69,7 +70,7 @@ class TransactionalOffsetsHandler:
         self._admission.admit(
             request.transactional_id,
             Expected(request.producer_id, request.producer_epoch),
-            [(OFFSETS_TOPIC, shard.partition)],
+            {(OFFSETS_TOPIC, shard.partition): NO_SEQUENCE},
             _support(context.api_version),
             lambda refusals: self._commit(
                 context, request, refusals, lambda answer: pending.complete(_merged(refused, answer))
@@ -118,7 +119,7 @@ class TransactionalOffsetsHandler:
     ) -> None:
         """The transaction is known: let the group decide."""
         for refusal in refusals.values():
-            reply(refused_transactional_commit(request, coordinator_error(refusal)))
+            reply(refused_transactional_commit(request, coordinator_error(refusal.code)))
             return
         shard = self._runtime.find(request.group_id)
         if not isinstance(shard, Shard):

@@ -2,7 +2,8 @@
 
 RULES    1. What concerns no single transaction is answered here: rights, names, unknown partitions. All else is the shard's
             decision, and an answer goes out when its records are committed.
-         2. Of partitions to add, one that is unknown or denied keeps all others of the request from being added.
+         2. Of partitions to add, one that is unknown or denied keeps all others of the request from being added. Those of
+            the cluster's own topics are for brokers to add.
          3. Before the version that knows PRODUCER_FENCED a client is told INVALID_PRODUCER_EPOCH.
          4. From version 4 on AddPartitionsToTxn is spoken among brokers, about several transactions, and may only ask.
 NOT HERE What becomes of a transaction (`coordinators/`), producers without transactions (`producer_ids.py`).
@@ -26,7 +27,7 @@ from broker.coordinators.transaction import (
     TopicPartition,
     Transaction,
 )
-from broker.coordinators.transactions import Decided, Identity, TransactionCoordinator
+from broker.coordinators.transactions import Decided, Identity, TakeProducerId, TransactionCoordinator
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.handlers.waiting import when_all, when_committed
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
@@ -56,10 +57,9 @@ from protocol.messages.transactions import (
 )
 from replication.image import MetadataImage
 from replication.regexes import BadRegex, compile_regex
+from replication.topic_names import INTERNAL_TOPICS
 
 TransactionShard = Shard[TransactionCoordinator]
-TakeProducerId = Callable[[int, Callable[[int | None], None]], None]
-"""Gives out a new producer id, or None when there is none now: (wall_ms, give)."""
 
 _NONE: Final = ErrorCode.NONE
 _FIRST_INIT_WITH_FENCED: Final = 4
@@ -232,8 +232,8 @@ class TransactionHandlers:
         refused: dict[TopicPartition, ErrorCode] = {}
         for topic in topics:
             image = known.get(topic.name)
-            is_denied = context.api_version < _FIRST_AMONG_BROKERS and not self._may(
-                context, Operation.WRITE, Resource.TOPIC, topic.name
+            is_denied = context.api_version < _FIRST_AMONG_BROKERS and (
+                topic.name in INTERNAL_TOPICS or not self._may(context, Operation.WRITE, Resource.TOPIC, topic.name)
             )
             for index in topic.partitions:
                 if is_denied:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from protocol.errors import KafkaError
 from protocol.records import NO_LEADER_EPOCH
 from storage.checkpoints import LEADER_EPOCHS, read_epochs
-from storage.disk import Disk, StorageError
+from storage.disk import DELETED, Disk, StorageError
 from storage.inspection.batches import FoundBatch
 from storage.inspection.findings import Finding, Severity
 from storage.inspection.indexes import ENTRY_SIZES, TRANSACTION_INDEX, StoredTransaction, transaction_entries
@@ -23,7 +23,7 @@ from storage.leader_epochs import UNDEFINED
 from storage.openable_log import NEVER_CLEANED, Checkpoint
 from storage.producers import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
 from storage.recovery import replay
-from storage.segments.layout import CLEANED, DELETED, INDEXES, LOG, SWAP
+from storage.segments.layout import CLEANED, INDEXES, LOG, SWAP
 
 _DIGITS = 20
 

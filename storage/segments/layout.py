@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 from protocol.errors import KafkaError
 from protocol.records import BATCH_OVERHEAD, parse_header
-from storage.disk import Disk
+from storage.disk import DELETED, Disk
 
 LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 INDEXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
-DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
+CLEANED, SWAP = ".cleaned", ".swap"
 _SNAPSHOT_DELETED = ".checkpoint.deleted"
 _DIGITS = 20
 

@@ -506,7 +506,7 @@ class SegmentEngine:
         first = self._slot(flushed_end)
         behind = len(self._bases) if most is None else first + most
         unflushed = self._segments[first:behind] if flushed_end < end_offset else []
-        if not unflushed or behind >= len(self._bases):
+        if not unflushed or behind >= len(self._bases) or self._bases[behind] >= end_offset:  # of an append under way
             return self._durability.collect(self._directory, end_offset, unflushed, most)
         return self._durability.collect(self._directory, self._bases[behind], unflushed, most)._replace(
             is_complete=False

@@ -5,9 +5,9 @@ NOT HERE What stands in them (segment.py), their names (layout.py), when they ar
 
 from __future__ import annotations
 
-from storage.disk import Buffer, Disk, File
+from storage.disk import DELETED, Buffer, Disk, File
 from storage.open_files import IDLE, USED
-from storage.segments.layout import DELETED, INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
+from storage.segments.layout import INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 
 
 class SegmentFiles:

@@ -11,9 +11,10 @@ TxnOffsetCommit, one EndTxn, each when the one before is answered; over one conn
 id and a group each. Both brokers run all the time with their stock settings; each load goes to one of them and then to the
 other, the first one changing from round to round.
 
-Commits are of one offset each, one behind the other on each connection, each connection for a group of its own. In a
-rebalance all members of a classic group join anew at the same time and are given their shares; of the consumer protocol as
-many members as there are partitions join a new group, and beat until each is in the last epoch with a partition.
+Commits are of the offsets of one partition, or of a hundred, one behind the other on each connection, each connection for
+a group of its own. Members come to a new group, all at the same time; then one more comes, and one goes; each time until all
+have their shares (`load/classic_members.py`, `load/groups.py`). Last, each broker, alone, starts over a million commits
+(`load/reloading.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from tests.benchmark.load import groups
 from tests.benchmark.load.catalogue import SMALL_INDEXES
 from tests.benchmark.load.meter import Outcome
 from tests.benchmark.load.raw import create_topic
-from tests.benchmark.load.site import Site, running
+from tests.benchmark.load.reloading import reload
+from tests.benchmark.load.site import Site, nodes, running
 from tests.benchmark.load.transactions import transactions
 from tests.benchmark.report.publish import publish
 from tests.benchmark.report.rows import Results
@@ -37,24 +39,29 @@ from tests.support.raw_client import RawClient
 
 FULL, QUICK = 1.0, 0.3
 """Parts of the counts below."""
+CLASSIC, CONSUMER = "classic", "consumer"
+MANY = 1000
+COMMITS = 1_000_000
 
 
 class Load(NamedTuple):
     """One thing that is measured."""
 
     name: str
-    run: Callable[[Site, str, float], Outcome]
-    """On a site, with a name that nobody else has, and a part of its count."""
+    run: Callable[[Site, str, float], Mapping[str, Outcome]]
+    """On a site, with a name that nobody else has, and a part of its count; by the part of it that was measured."""
     aims: Mapping[str, float]
+    rounds: int = MANY
+    """At the most."""
 
 
 def transacting(partitions: int, count: int, at_a_time: int = 1) -> Load:
     """Transactions that touch so many partitions."""
 
-    def run(site: Site, name: str, part: float) -> Outcome:
+    def run(site: Site, name: str, part: float) -> Mapping[str, Outcome]:
         with RawClient(site.bootstrap) as client:
             create_topic(client, name, partitions)
-        return transactions(site, name, partitions, max(20, int(count * part)), at_a_time)
+        return {"": transactions(site, name, partitions, max(20, int(count * part)), at_a_time)}
 
     name = f"transactions, {partitions} partition{'s' if partitions > 1 else ''}"
     if at_a_time > 1:
@@ -62,36 +69,27 @@ def transacting(partitions: int, count: int, at_a_time: int = 1) -> Load:
     return Load(name, run, {"transactions/s": 1.0, "p99 ms": 1.0})
 
 
-def committing(count: int, at_a_time: int = 1) -> Load:
-    """Commits of single offsets."""
+def committing(partitions: int, count: int, at_a_time: int) -> Load:
+    """Commits of offsets."""
 
-    def run(site: Site, name: str, part: float) -> Outcome:
+    def run(site: Site, name: str, part: float) -> Mapping[str, Outcome]:
         with RawClient(site.bootstrap) as client:
-            create_topic(client, name, 1)
-        return groups.commits(site, name, int(count * part), at_a_time)
+            create_topic(client, name, partitions)
+        return {"": groups.commits(site, name, int(count * part), at_a_time, partitions)}
 
     aims = {"commits/s": 1.0, "p50 us": 1.0, "p99 us": 1.0}
-    return Load(f"commits of offsets, {at_a_time} at a time", run, aims)
+    return Load(f"commits of {partitions} partition{'s' if partitions > 1 else ''}, {at_a_time} at a time", run, aims)
 
 
-def rebalancing(size: int) -> Load:
-    """A classic group in which all join anew."""
+def coming_and_going(kind: str, size: int) -> Load:
+    """A new group, of one protocol or the other."""
 
-    def run(site: Site, name: str, _part: float) -> Outcome:
-        return groups.rebalance(site, name, size)
-
-    return Load(f"rebalance of {size} classic members", run, {"ms": 1.0})
-
-
-def joining(size: int) -> Load:
-    """A consumer group that is joined."""
-
-    def run(site: Site, name: str, _part: float) -> Outcome:
+    def run(site: Site, name: str, _part: float) -> Mapping[str, Outcome]:
         with RawClient(site.bootstrap) as client:
-            create_topic(client, name, size, **SMALL_INDEXES)
-        return groups.joins(site, name, size)
+            create_topic(client, name, size + 1, **SMALL_INDEXES)
+        return (groups.classic if kind == CLASSIC else groups.consumer)(site, name, size)
 
-    return Load(f"{size} members join a consumer group", run, {"ms": 1.0})
+    return Load(f"{size} members ({kind})", run, {"ms": 1.0}, rounds=2)
 
 
 LOADS = (
@@ -99,11 +97,13 @@ LOADS = (
     transacting(10, 600),
     transacting(1, 400, at_a_time=8),
     transacting(10, 200, at_a_time=8),
-    committing(4_000),
-    committing(1_500, at_a_time=8),
-    rebalancing(500),
-    joining(500),
+    committing(1, 4_000, at_a_time=1),
+    committing(1, 1_500, at_a_time=8),
+    committing(100, 600, at_a_time=1),
+    committing(100, 150, at_a_time=8),
+    *(coming_and_going(kind, size) for kind in (CLASSIC, CONSUMER) for size in (10, 100, 500)),
 )
+RELOADING = "start over 1,000,000 commits"
 
 
 def measure(results: Results, wanted: argparse.Namespace) -> None:
@@ -113,11 +113,19 @@ def measure(results: Results, wanted: argparse.Namespace) -> None:
     with running(alone=wanted.alone) as sites:
         for turn in range(rounds + 1):
             for number, load in enumerate(loads):
+                if turn > load.rounds:
+                    continue
                 say(f"round {turn} of {rounds}: {load.name}")
                 for site in sites if turn % 2 else reversed(sites):
-                    outcome = load.run(site, f"coordinators-{number}-{turn}", part if turn else QUICK)
-                    if turn:
-                        results.add(load.name, site.name, outcome, load.aims)
+                    outcomes = load.run(site, f"coordinators-{number}-{turn}", part if turn else QUICK)
+                    for what, outcome in outcomes.items() if turn else ():
+                        results.add(f"{load.name}: {what}" if what else load.name, site.name, outcome, load.aims)
+    if not wanted.only or any(text in RELOADING for text in wanted.only):
+        say(RELOADING)
+        with nodes(alone=wanted.alone) as made:
+            for name, node in made.items():
+                commits = int(COMMITS * part)
+                results.add(RELOADING, name, reload(name, node, commits), {"s": 1.0})
 
 
 def main() -> int:

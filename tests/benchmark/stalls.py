@@ -45,7 +45,13 @@ WARM_UP_S = 3.0
 REST_S = 0.5
 SETTLE_S = 2.5
 """Longer than the watchdog keeps quiet after a line: then all stalls of a phase are told of."""
-SETTINGS = {"offsets.topic.num.partitions": 4, "offsets.topic.replication.factor": 1}
+SETTINGS = {
+    "offsets.topic.num.partitions": 4,
+    "offsets.topic.replication.factor": 1,
+    "log.segment.delete.delay.ms": 0,
+    "log.initial.task.delay.ms": 0,
+}
+"""The last two have files go as soon as their topic is deleted, in the scene that is about that."""
 
 
 @contextlib.contextmanager

@@ -8,8 +8,11 @@ import pytest
 
 from barnabas import Broker
 from protocol.api import ApiKey
+from protocol.errors import ErrorCode
 from protocol.messages.admin import CreateTopicsRequest
 from protocol.messages.metadata import ApiVersionsRequest
+from protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from protocol.schema import Message
 from tests.support.admin_cases import CASES, Case, normalised, topic
 from tests.support.cluster_cases import CLUSTER_CASES
 from tests.support.feature_cases import FEATURES
@@ -71,11 +74,9 @@ def test_we_answer_as_the_table_says(ours: RawClient, api: str) -> None:
 
 _SHARE, _STREAMS = "share groups are not served", "streams groups are not served"
 _TOKENS, _LISTS = "delegation tokens need users, and there are none yet", "nobody is refused anything yet"
-_USERS = "nobody can log in yet"
 _REPORTS = "Kafka serves them where a plug-in takes what clients report; it is shown here (docs/decisions/0028)"
 
 DIFFERENCES: dict[int, str] = {
-    **dict.fromkeys((ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE), _USERS),
     **dict.fromkeys((ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS), _LISTS),
     **dict.fromkeys(range(ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.DESCRIBE_DELEGATION_TOKEN + 1), _TOKENS),
     **dict.fromkeys((ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY), _REPORTS),
@@ -102,3 +103,20 @@ def test_the_same_versions_of_the_same_apis_are_served(kafka: RawClient, ours: R
     different = {ApiKey(key) for key in theirs | our if theirs.get(key) != our.get(key)}
     assert different == set(DIFFERENCES)
     assert our_features == their_features
+
+
+@needs_kafka
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [
+        *((SaslHandshakeRequest(mechanism=name), version) for name in ("PLAIN", "") for version in (0, 1)),
+        *((SaslAuthenticateRequest(auth_bytes=b"\0u\0p"), version) for version in range(3)),
+    ],
+)
+def test_who_asks_to_log_in_is_told_the_same(
+    kafka: RawClient, ours: RawClient, request_: Message, version: int
+) -> None:
+    """At a listener where nobody has to; the connection stays as it was."""
+    told = [client.ask(request_, version) for client in (kafka, ours)]
+    assert told[0] == told[1]
+    assert told[1].error_code == ErrorCode.ILLEGAL_SASL_STATE

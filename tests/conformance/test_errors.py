@@ -19,9 +19,11 @@ from protocol.messages.admin import (
     DeleteTopicState,
     IncrementalAlterConfigsRequest,
 )
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import BatchBuilder
 from tests.support.raw_client import RawClient
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -62,6 +64,12 @@ def create(client: RawClient, name: str, partitions: int = 1, replicas: int = 1,
         configs=[CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()],
     )
     return client.ask(CreateTopicsRequest(topics=[topic]), 7).topics[0]
+
+
+def described(client: RawClient, name: str, *, may_make: bool, version: int = 9):
+    """What Metadata says of one topic."""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=may_make)
+    return client.ask(request, version).topics[0]
 
 
 # ------------------------------------------------------------ producing
@@ -174,6 +182,25 @@ def test_a_name_that_no_topic_can_have_is_refused(client, name: str, sentence: s
     """CreateTopics: INVALID_TOPIC_EXCEPTION."""
     answer = create(client, name)
     assert (answer.error_code, answer.error_message) == (ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
+
+
+def test_a_topic_that_makes_itself_is_unknown_until_it_is_asked_for_again(client, kafka_topic) -> None:
+    """Metadata does not wait for the topic it has made, and makes none that it is not allowed to."""
+    name = f"{kafka_topic}.itself"
+    for may_make in (False, True):
+        first = described(client, name, may_make=may_make)
+        assert (first.error_code, first.partitions) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+    found = until(lambda: described(client, name, may_make=False).partitions, f"{name} makes itself")
+    assert found[0].leader_id >= 0
+
+
+@pytest.mark.parametrize("may_make", [False, True])
+@pytest.mark.parametrize("version", [4, 9, 12])
+@pytest.mark.parametrize("name", ["", "..", "a b", "x" * 250], ids=["empty", "dots", "blank", "long"])
+def test_a_name_that_no_topic_can_have_is_invalid_and_not_only_unknown(client, name, version, may_make) -> None:
+    """Metadata says so whether or not the topic was to make itself: clients give up instead of asking again."""
+    answer = described(client, name, may_make=may_make, version=version)
+    assert (answer.error_code, answer.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, name)
 
 
 def test_a_topic_that_is_there_and_one_that_collides_are_refused(client, kafka_topic) -> None:

@@ -33,7 +33,9 @@ from protocol.messages.groups import (
 from protocol.messages.stored import GroupMetadataValue
 from protocol.records import headers, records
 from protocol.schema import Message
+from tests.scenarios.comparing import differences, played, with_topics
 from tests.scenarios.kafka_brokers import Brokers
+from tests.scenarios.random_lives import KINDS, Life
 from tests.scenarios.run import SETTINGS, Runner, settings_of
 from tests.support.group_world import FakeLog, LocalWorld, SocketWorld, local_world
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
@@ -67,6 +69,18 @@ def test_apache_kafka_gives_the_same_transcript(brokers: Brokers, name: str) -> 
     """rebalance.py rule 1: what the scenarios expect of us is what Kafka answers to the same bytes."""
     text = (SCENARIOS / f"{name}.txt").read_text()
     assert brokers.run(text) == text
+
+
+@needs_kafka
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", KINDS)
+def test_apache_kafka_answers_a_random_life_the_same(brokers: Brokers, kind: str, seed: int) -> None:
+    """tests/scenarios/random_lives.py: `make compare-groups` plays others."""
+    life = Life(kind, seed)
+    text = life.text(25)
+    bootstrap = brokers.bootstrap("")
+    topic_ids = with_topics(bootstrap, [life.topic])
+    assert not list(differences(text, played(text, bootstrap, topic_ids)))
 
 
 def log_of(directory: Path) -> FakeLog:

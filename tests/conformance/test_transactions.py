@@ -149,7 +149,7 @@ class Script:
         answer = self.client.ask(WriteTxnMarkersRequest(markers=[marker]), 2)
         self.note(f"marker {what}", ErrorCode(answer.markers[0].topics[0].partitions[0].error_code).name)
 
-    def producers(self, index: int, topic: str = "t") -> tuple[str, list[Any]]:
+    def producers(self, index: int, topic: str = "t") -> tuple[str, str | None, list[Any]]:
         """Who writes to a partition."""
         asked = DescribeProducersRequest(topics=[DescribeProducersRequestTopic(name=topic, partition_indexes=[index])])
         one = self.client.ask(asked, 0).topics[0].partitions[0]
@@ -163,7 +163,7 @@ class Script:
             )
             for who in one.active_producers
         ]
-        return ErrorCode(one.error_code).name, sorted(known)
+        return ErrorCode(one.error_code).name, one.error_message, sorted(known)
 
     def visible(self, index: int) -> None:
         """What a committed reader sees: where it ends, and what is to be skipped."""
@@ -217,7 +217,8 @@ def new_producers(script: Script) -> None:
     script.end("new", following, commit=False)
     script.visible(0)
     script.visible(2)
-    script.note("producers", script.producers(0), script.producers(2), script.producers(9), script.producers(0, "u"))
+    script.note("producers", script.producers(0), script.producers(2), script.producers(9))
+    script.note("producers elsewhere", script.producers(0, "u"), script.producers(0, "no topic"))
 
 
 def old_producers(script: Script) -> None:
@@ -254,11 +255,27 @@ def markers_by_hand(script: Script) -> None:
     one = script.init("hand")
     script.produce("that is open", "hand", [("t", 2, batch(one, 0))])
     script.marker("of the same epoch, of version 2", one, 2, commit=True, version=2)
-    script.note("producers", [known for known in script.producers(2)[1] if known[0] == one[0]])
+    script.note("producers", [known for known in script.producers(2)[2] if known[0] == one[0]])
     script.marker("of the same epoch", one, 2, commit=False)
-    script.note("producers", [known for known in script.producers(2)[1] if known[0] == one[0]])
+    script.note("producers", [known for known in script.producers(2)[2] if known[0] == one[0]])
     script.end("hand", one, commit=True)
     script.visible(2)
+
+
+def records_out_of_order(script: Script) -> None:
+    """What comes before what lies before it, or after what came after it."""
+    one = script.init("order")
+    script.produce("not its first", "order", [("t", 1, batch(one, 2))])
+    script.produce("its first", "order", [("t", 1, batch(one, 0))])
+    script.produce("not its next", "order", [("t", 1, batch(one, 5))])
+    two = script.end("order", one, commit=True)
+    script.produce("of the transaction before", "order", [("t", 1, batch(one, 1))])
+    script.produce("not the first of this one", "order", [("t", 1, batch(two, 1))])
+    script.produce("the first of this one", "order", [("t", 1, batch(two, 0))])
+    script.produce("of the transaction before, to an older broker", "order", [("t", 1, batch(one, 1))], 11)
+    script.produce("of the transaction before, as somebody else", "nobody", [("t", 1, batch(one, 1))])
+    script.produce("of this one, as somebody else, elsewhere", "nobody", [("t", 2, batch(two, 0))])
+    script.end("order", two, commit=False)
 
 
 def told(directory: Path) -> list[Any]:
@@ -279,7 +296,7 @@ def told(directory: Path) -> list[Any]:
     return found
 
 
-STEPS: list[Callable[[Script], None]] = [new_producers, old_producers, markers_by_hand]
+STEPS: list[Callable[[Script], None]] = [new_producers, old_producers, markers_by_hand, records_out_of_order]
 
 
 @needs_kafka

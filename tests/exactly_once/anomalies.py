@@ -7,7 +7,9 @@ FORMAT   an event says who did what, in which transaction, with which record:
            committed   ... and was told that it is done
            aborted     the client was told that its transaction is aborted
            assigned    a consumer begins anew in a partition             (topic, partition)
-           polled      a committed reader was given a record             (topic, partition, offset, value)
+           polled      a committed reader was given a record             (topic, partition, offset, value), and who carries it
+                       on does so in this transaction
+           again       a consumer has aborted, and goes back to what its group has committed   (transaction, topic, partition)
 RULES    1. Events of one client stand in the order in which they happened; between clients no order is known.
          2. Within a topic no two records that are meant to be different have the same value, wherever they are sent. A value
             that was aborted may be sent again, in another transaction.
@@ -22,6 +24,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
+
+AT_ANY_TIME: Final = frozenset(
+    {"inconsistent offset", "duplicate", "non-monotonic poll", "non-monotonic send", "offset of an aborted transaction"}
+)
+"""What is wrong already while clients are still writing their histories."""
 
 Partition = tuple[str, int]
 Place = tuple[str, int, int]
@@ -79,6 +86,7 @@ def anomalies(history: Iterable[Event]) -> list[Anomaly]:
         ("torn transaction", seen.torn()),
         ("non-monotonic poll", seen.polls_backwards()),
         ("skipped by a poll", seen.polls_that_skip()),
+        ("offset of an aborted transaction", seen.offsets_of_aborted()),
         ("non-monotonic send", seen.sends_backwards()),
     )
     return [Anomaly(kind, sentence) for kind, sentences in kinds for sentence in sentences]
@@ -93,6 +101,8 @@ class _Seen:
         self.outcomes: dict[str, str] = {}
         self.reads: dict[str, list[Event]] = defaultdict(list)
         """What each client was assigned and polled."""
+        self.carriers: dict[Place, set[str]] = defaultdict(set)
+        """Who took each record into a transaction."""
         self.polled: dict[Value, set[Place]] = defaultdict(set)
         self.values: dict[Place, set[str]] = defaultdict(set)
         self.furthest: dict[Partition, int] = {}
@@ -114,7 +124,9 @@ class _Seen:
             self.polled[event.named].add(event.place)
             self.values[event.place].add(event.value)
             self.furthest[event.where] = max(event.offset, self.furthest.get(event.where, -1))
-        elif event.what == "assigned":
+            if event.transaction:
+                self.carriers[event.place].add(event.who)
+        elif event.what in {"assigned", "again"}:
             self.reads[event.who].append(event)
         else:
             self.outcomes[event.transaction] = event.what
@@ -207,12 +219,31 @@ class _Seen:
             if skipped < later.offset:
                 yield f"{later.who} was not given {_shown((*later.where, skipped))}"
 
+    def offsets_of_aborted(self) -> Iterator[str]:
+        """After an abort a client was not given again what it had read in the transaction, and nobody else was."""
+        for who, events in self.reads.items():
+            first: dict[Partition, Event] = {}  # of what it has read in each partition in its last transaction
+            owed: dict[Partition, Event] = {}
+            for event in events:
+                where = event.where
+                if event.what == "polled":
+                    due = owed.pop(where, event)
+                    if due.offset < event.offset and self.carriers[due.place] == {who}:
+                        yield f"{who} was not given {_shown(due.place)} again, but {_shown(event.place)}"
+                    if where not in first or first[where].transaction != event.transaction:
+                        first[where] = event
+                    continue
+                owed.pop(where, None)
+                begun = first.pop(where, event)
+                if event.what == "again" and begun.what == "polled" and begun.transaction == event.transaction:
+                    owed[where] = begun
+
     def _polls(self) -> Iterator[tuple[Event, Event]]:
         """Records that a client was given one after the other in one partition."""
         for events in self.reads.values():
             last: dict[Partition, Event] = {}
             for event in events:
-                if event.what == "assigned":
+                if event.what != "polled":
                     last.pop(event.where, None)
                     continue
                 if event.where in last:

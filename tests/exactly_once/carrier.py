@@ -13,7 +13,7 @@ import confluent_kafka
 
 from tests.exactly_once.client import CALL_S, QUICK, Client, Producer, run
 
-ABORTED = 0.1
+ABORTED = 0.2
 AT_MOST = 20
 POLL_S = 0.1
 SESSION_MS = 3000
@@ -50,12 +50,13 @@ def carry(client: Client) -> None:
         producer.begin()
         for one in messages:
             value = one.value().decode()
-            note("polled", "", source, one.partition(), one.offset(), value)
+            note("polled", producer.transaction, source, one.partition(), one.offset(), value)
             producer.send(target, one.partition(), transformed(value))
         offsets = consumer.position(consumer.assignment())
         if not producer.commit(offsets, consumer.consumer_group_metadata(), regrets=dice.random() < ABORTED):
             rewind(consumer)
-            assigned(consumer, consumer.assignment())
+            for place in consumer.assignment():
+                note("again", producer.transaction, place.topic, place.partition)
     consumer.close()
 
 

@@ -1,18 +1,22 @@
 """The same with aiokafka, as before there were generations in transactions: one partition, one transactional id. SOURCE TARGET.
 
 RULES    1. Nobody else has its partition; another life of it ends what this one leaves open before it reads an offset.
+         2. Its group has an offset before it begins, and to have none is an error: aiokafka takes a coordinator that is not
+            ready for one that knows of no offset.
+         3. Now and then it aborts what is ready to be committed, and goes on where the group has committed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import sys
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from tests.exactly_once.carrier import transformed
+from tests.exactly_once.carrier import ABORTED, transformed
 from tests.exactly_once.client import FAILED, Client
 
 STALLED_S = 20.0
@@ -21,6 +25,7 @@ STALLED_S = 20.0
 async def carry(client: Client) -> None:
     """Carry until it is asked to end."""
     source, target = client.arguments
+    dice = random.Random(f"{client.name}-{client.life}")
     note = client.history.note
     place = TopicPartition(source, 0)
     producer = AIOKafkaProducer(
@@ -28,7 +33,7 @@ async def carry(client: Client) -> None:
     )
     consumer = AIOKafkaConsumer(
         bootstrap_servers=client.bootstrap, group_id=client.name, enable_auto_commit=False,
-        isolation_level="read_committed", auto_offset_reset="earliest",
+        isolation_level="read_committed", auto_offset_reset="none",
     )  # fmt: skip
     await producer.start()
     await consumer.start()
@@ -38,15 +43,23 @@ async def carry(client: Client) -> None:
         messages = (await consumer.getmany(timeout_ms=100, max_records=10)).get(place)
         if messages:
             transaction = client.next_transaction()
-            async with asyncio.timeout(STALLED_S), producer.transaction():
+            async with asyncio.timeout(STALLED_S):
+                await producer.begin_transaction()
                 for message in messages:
                     value = message.value.decode()
-                    note("polled", "", source, 0, message.offset, value)
+                    note("polled", transaction, source, 0, message.offset, value)
                     note("sends", transaction, target, 0, -1, transformed(value))
                     sent = await producer.send_and_wait(target, transformed(value).encode(), partition=0)
                     note("sent", transaction, target, 0, sent.offset, transformed(value))
                 await producer.send_offsets_to_transaction({place: messages[-1].offset + 1}, client.name)
+                if dice.random() < ABORTED:
+                    await producer.abort_transaction()
+                    note("aborted", transaction)
+                    await consumer.seek_to_committed(place)
+                    note("again", transaction, source, 0)
+                    continue
                 note("commits", transaction)
+                await producer.commit_transaction()
             note("committed", transaction)
     await producer.stop()
     await consumer.stop()

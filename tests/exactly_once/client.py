@@ -59,17 +59,18 @@ class Producer:
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": client.bootstrap, "transactional.id": client.name, "linger.ms": 0, **QUICK}
         )
-        self._transaction = ""
+        self.transaction = ""
+        """The one that is open, or was open last."""
         self._again(lambda: self._producer.init_transactions(CALL_S))
 
     def begin(self) -> None:
         """The next transaction."""
-        self._transaction = self._client.next_transaction()
+        self.transaction = self._client.next_transaction()
         self._producer.begin_transaction()
 
     def send(self, topic: str, partition: int, value: str) -> None:
         """A record."""
-        transaction = self._transaction
+        transaction = self.transaction
 
         def delivered(error: Any, message: Any) -> None:
             if error is None:
@@ -89,20 +90,20 @@ class Producer:
             if regrets:
                 self.abort()
                 return False
-            self._note("commits", self._transaction)
+            self._note("commits", self.transaction)
             self._again(lambda: self._producer.commit_transaction(CALL_S))
         except confluent_kafka.KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
             self.abort()
             return False
-        self._note("committed", self._transaction)
+        self._note("committed", self.transaction)
         return True
 
     def abort(self) -> None:
         """Abort."""
         self._again(lambda: self._producer.abort_transaction(CALL_S))
-        self._note("aborted", self._transaction)
+        self._note("aborted", self.transaction)
 
     @staticmethod
     def _again(call: Callable[[], None]) -> None:

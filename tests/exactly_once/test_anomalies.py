@@ -38,6 +38,12 @@ r polled  - a 0 6 again
 r polled  - a 0 8 perhaps
 r assigned - a 0
 r polled  - a 0 1 y
+c polled  c1 a 0 6 again
+c polled  c1 a 0 8 perhaps
+c again   c1 a 0
+c polled  c2 a 0 6 again
+c again   c3 a 0
+c polled  c4 a 0 8 perhaps
 s assigned - a 0
 s assigned - b 0
 s polled  - b 0 0 z
@@ -52,7 +58,7 @@ def history(text: str) -> list[Event]:
     found = []
     for fields in (line.split(maxsplit=6) for line in text.splitlines() if line):
         who, what, transaction, topic, partition, offset, value = fields + BLANK[len(fields) - 3 :]
-        found.append(Event(who, what, transaction, topic, int(partition), int(offset), value))
+        found.append(Event(who, what, transaction.strip("-"), topic, int(partition), int(offset), value))
     return found
 
 
@@ -70,6 +76,7 @@ PLANTED = {
     "torn transaction": ("s polled  - b 0 2 with it", ""),
     "non-monotonic poll": ("r polled  - a 0 8 perhaps", "r polled  - a 0 8 perhaps\nr polled  - a 0 8 perhaps"),
     "skipped by a poll": ("r polled  - a 0 0 x\nr polled  - a 0 1 y\n", "r polled  - a 0 0 x\n"),
+    "offset of an aborted transaction": ("c polled  c2 a 0 6 again\nc again   c3 a 0\n", ""),
     "non-monotonic send": ("w sent    t1 a 0 1 y", "w sent    t1 a 0 7 y"),
 }
 

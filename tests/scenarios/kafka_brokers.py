@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from contextlib import ExitStack
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
+from protocol.schema import Message
 from tests.scenarios.run import Runner, settings_of
 from tests.support.group_world import SocketWorld
 from tests.support.kafka import ApacheKafka
+
+PATIENCE_MS = 5000
+
+
+class PatientWorld(SocketWorld):
+    """Waits for whoever is to be answered: a broker of Java takes its time for whatever it does first."""
+
+    def __init__(self, bootstrap: str, topic_ids: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        super().__init__(bootstrap)
+        self.topic_ids.update(topic_ids)
+        self._expected: frozenset[str] = frozenset()
+
+    def take(self, actor: str, patience_ms: int) -> Message | None:
+        """The next answer to an actor."""
+        return super().take(actor, PATIENCE_MS if actor in self._expected else patience_ms)
+
+    def play(self, text: str) -> str:
+        """The transcript of a scenario."""
+        runner = Runner(self)
+        runner.named = set(re.findall(r"'([^']*)'", text))
+        out = []
+        for part in re.split(r"^(?![<.])", text, flags=re.MULTILINE)[1:]:
+            line, *answers = part.split("\n")
+            self._expected = frozenset(answer.split()[1] for answer in answers if answer.startswith("<"))
+            out += runner.step(line)
+        return "\n".join(out)
 
 
 class Brokers:
@@ -28,14 +57,20 @@ class Brokers:
 
     def run(self, text: str) -> str:
         """The transcript of a scenario against a broker with its settings."""
+        world = PatientWorld(self.bootstrap(text))
+        try:
+            return world.play(text)
+        finally:
+            world.close()
+
+    def bootstrap(self, text: str) -> str:
+        """Where a broker with the settings of a scenario is."""
         settings = settings_of(text)
         key = tuple(sorted(settings.items()))
         if key not in self._brokers:
             kafka = ApacheKafka({**settings, "auto.create.topics.enable": "false"})
             self._brokers[key] = self._stack.enter_context(kafka)
-        world = SocketWorld(self._brokers[key].bootstrap)
-        try:
+            world = SocketWorld(kafka.bootstrap)
             world.find_coordinator()
-            return Runner(world).run(text)
-        finally:
             world.close()
+        return self._brokers[key].bootstrap

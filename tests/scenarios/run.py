@@ -155,23 +155,24 @@ class Runner:
     def __init__(self, world: World) -> None:
         self._world = world
         self._names = Names(world)
-        self._waiting: set[str] = set()
-        self._named: set[str] = set()
+        self.waiting: set[str] = set()
+        """Actors that are owed an answer."""
+        self.named: set[str] = set()
         """Everything that the scenario names: a broker may have groups of other scenarios."""
 
     def run(self, text: str) -> str:
         """The transcript: the scenario's own remarks and commands with what really came of them."""
-        out: list[str] = []
-        self._named = set(re.findall(r"'([^']*)'", text))
-        for line in text.splitlines():
-            if line.startswith(("<", ".")):
-                continue
-            out.append(line)
-            if line.startswith(">"):
-                out += self._send(line[1:].strip())
-            elif line.startswith("="):
-                out += self._do(*line[1:].split())
-        return "\n".join(out) + "\n"
+        self.named = set(re.findall(r"'([^']*)'", text))
+        steps = (self.step(line) for line in text.splitlines() if not line.startswith(("<", ".")))
+        return "\n".join(line for step in steps for line in step) + "\n"
+
+    def step(self, line: str) -> list[str]:
+        """A line of a scenario, and what comes of it."""
+        if line.startswith(">"):
+            return [line, *self._send(line[1:].strip())]
+        if line.startswith("="):
+            return [line, *self._do(*line[1:].split())]
+        return [line]
 
     def _do(self, verb: str, *args: str) -> Iterator[str]:
         if verb == "advance":
@@ -184,7 +185,7 @@ class Runner:
         else:
             assert verb == "restart", f"no such command: {verb}"
             self._world.restart()
-            self._waiting.clear()
+            self.waiting.clear()
         yield from self._others("")
 
     def _send(self, command: str) -> Iterator[str]:
@@ -193,7 +194,7 @@ class Runner:
         name, version = api.split(".")
         request = self._request(name, int(version), fields)
         self._world.send(actor, request, int(version))
-        self._waiting.add(actor)
+        self.waiting.add(actor)
         answer = self._world.take(actor, OWN_MS)
         if answer is None:
             yield f". {actor} waits"
@@ -202,7 +203,7 @@ class Runner:
         yield from self._others(actor)
 
     def _others(self, actor: str) -> Iterator[str]:
-        for other in sorted(self._waiting - {actor}):
+        for other in sorted(self.waiting - {actor}):
             answer = self._world.take(other, OTHERS_MS)
             if answer is not None:
                 yield self._show(other, answer)
@@ -244,12 +245,12 @@ class Runner:
     # ---- answers
 
     def _show(self, actor: str, answer: Message) -> str:
-        self._waiting.discard(actor)
+        self.waiting.discard(actor)
         if isinstance(answer, ListGroupsResponse):
-            answer.groups = [group for group in answer.groups if group.group_id in self._named]
+            answer.groups = [group for group in answer.groups if group.group_id in self.named]
         if isinstance(answer, ListTransactionsResponse):
             answer.transaction_states = [
-                known for known in answer.transaction_states if known.transactional_id in self._named
+                known for known in answer.transaction_states if known.transactional_id in self.named
             ]
         return f"< {actor} {self._fields(answer)}".rstrip()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -81,7 +82,10 @@ def _chunks(first: int, histories: int | None) -> Iterator[range]:
 
 
 def _play_some(seeds: range) -> list[Failure]:
-    return [failure for seed in seeds if (failure := play(seed)) is not None]
+    gc.disable()  # it takes a fifth of the time
+    failures = [failure for seed in seeds if (failure := play(seed)) is not None]
+    gc.collect()
+    return failures
 
 
 if __name__ == "__main__":

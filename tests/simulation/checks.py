@@ -112,6 +112,11 @@ def _check_times(log: Log, partition: Partition) -> None:
                 continue
         offset = found[1] if found else None
         assert offset == expected, f"time {target} leads to {offset}, not {expected}"
+    if left and not partition.highest_start:
+        latest = next(batch for batch in left if batch.timestamp_ms == stamps[-1])
+        found = log.offset_of_max_timestamp()
+        assert found is not None
+        assert (found[0], latest.base_offset <= found[1] < latest.next_offset) == (stamps[-1], True)
 
 
 # ---- compacted logs --------------------------------------------------------------------------------------------
@@ -198,6 +203,15 @@ def _check_epochs(log: Log, partition: Partition) -> None:
             epoch = log.epoch_of(batch.base_offset)
             assert epoch == batch.epoch, f"offset {batch.base_offset} is of epoch {batch.epoch}, not {epoch}"
     assert log.latest_epoch <= partition.epoch
+    if not partition.has_gaps:
+        _check_ends_of_epochs(log, [b for b in partition.batches if b.base_offset >= partition.highest_start])
+
+
+def _check_ends_of_epochs(log: Log, batches: list[Batch]) -> None:
+    for epoch in {batch.epoch for batch in batches}:
+        end = next((batch.base_offset for batch in batches if batch.epoch > epoch), log.log_end_offset)
+        found = log.end_offset_for_epoch(epoch)
+        assert found == (epoch, end), f"epoch {epoch} ended at {end}, not {found}"
 
 
 def _check_producers(log: Log, partition: Partition) -> None:

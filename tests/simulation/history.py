@@ -20,14 +20,17 @@ from storage.disk import StorageError
 from storage.log import Log
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
+from storage.open_files import UNLIMITED
 from tests.simulation.checks import check_log
 from tests.simulation.file_system import FileSystem
 from tests.simulation.lanes import Lanes
 from tests.simulation.model import Partition
-from tests.simulation.simulated_disk import Ended, SimulatedDisk
+from tests.simulation.simulated_disk import Ended, Fault, SimulatedDisk
 from tests.simulation.steps import Steps
 
 STEPS = 40
+OPEN_FILES = (UNLIMITED, 34, 38)
+"""At most; what is kept open are 32 fewer."""
 START_MS = 1_700_000_000_000
 LONG_MS = 365 * 24 * 3600 * 1000
 POLICIES = (frozenset({"delete"}), frozenset({"delete"}), frozenset({"compact"}), frozenset({"compact", "delete"}))
@@ -52,6 +55,8 @@ class History:
         self.is_compacting = dice.random() < 0.3 if is_compacting is None else is_compacting
         self._steps_left = 2 * steps if self.is_compacting else steps
         self._topics_made = 0
+        self.has_surplus = False
+        """Whether too many files are open."""
         self.left_behind: set[str] = set()
         """Directories with a log that could not move to another at last, for that one failed: nobody closes it."""
         self.partitions = [self.new_partition(f"t{number}") for number in range(dice.choice((1, 1, 2, 3)))]
@@ -103,11 +108,13 @@ class History:
             preallocate=dice.random() < 0.1,
         )
 
-    def make(self, partition: Partition) -> None:
+    def make(self, partition: Partition, *, is_new: bool) -> None:
         """Have the manager find, or make, the log of a partition."""
         partition.log, partition.syncing_to = None, None
         try:
-            log = self.manager.get_or_create(partition.topic, partition.index, partition.topic_id, partition.config)
+            log = self.manager.get_or_create(
+                partition.topic, partition.index, partition.topic_id, partition.config, is_new=is_new
+            )
         except StorageError as error:
             self.failed(error)
             if not self.manager.offline:
@@ -153,12 +160,19 @@ class History:
 
     # ---- the life of a process ---------------------------------------------------------------------------
 
-    def _begin_process(self, fuse: int | None) -> None:
+    def _begin_process(self, fuse: int | None, fault: Fault | None = None) -> None:
         dice = self.dice
         self.disk = SimulatedDisk(self.file_system, dice, is_stingy=dice.random() < 0.3)
         self.disk.now_ms = self.now_ms
-        self.disk.fuse = fuse
-        self.manager = LogManager(self.disk, self.directories, LogConfig(), random_bytes=dice.randbytes)
+        self.disk.fuse, self.disk.fault = fuse, fault
+        self.manager = LogManager(
+            self.disk,
+            self.directories,
+            LogConfig(),
+            random_bytes=dice.randbytes,
+            most_open_files=dice.choice(OPEN_FILES),
+        )
+        self.manager.open_files.on_surplus = self._learn_of_surplus
         self.steps = Steps(self)
         self.left_behind.clear()
         self.lanes = Lanes(self.disk, dice, self.steps.meanwhile, is_prompt=self._is_prompt)
@@ -170,12 +184,16 @@ class History:
         self.manager.later = partial(self._change, "write")
         self.manager.name_later = partial(self._change, "name")
         for partition in self.partitions:
-            self.make(partition)
+            self.make(partition, is_new=not partition.places)
         known = {partition.key for partition in self.partitions}
         strays = [log for key, log in self.manager.logs.items() if key not in known]
         for log in [*strays, *self.manager.strays]:
             if not log.is_offline:
                 self.manager.set_aside(log)
+        self.manager.take_interrupted()
+
+    def _learn_of_surplus(self) -> None:
+        self.has_surplus = True
 
     def _change(self, kind: str, directory: str, change: Callable[[], None]) -> None:
         self.lanes.push(kind, directory, change, self.done(directory))
@@ -211,9 +229,13 @@ class History:
             self._end(is_killed=is_killed)
             self.now_ms += self.dice.choice((0, 10, 1000))
             try:
-                self._begin_process(self.dice.randrange(40) if self.dice.random() < 0.3 else None)
+                fuse = self.dice.randrange(40) if self.dice.random() < 0.3 else None
+                self._begin_process(fuse, self.steps.fault() if self.is_faulty and self.dice.random() < 0.3 else None)
             except Ended:
                 self.note("in the start")
+            except StorageError:
+                assert self.disk.has_failed, "a start is refused without a reason"
+                self.note("refused")
             else:
                 break
         self._light_fuse()
@@ -222,8 +244,11 @@ class History:
         for partition in self.partitions:
             if partition.log is not None:
                 whole = partition.end if partition.cut_at is None else partition.cut_at
-                self._leave(partition, whole if is_killed else partition.flushed)
-            elif not is_killed:
+                is_kept = (
+                    is_killed and partition.log.directory not in self.disk.has_failed
+                )  # and was about to go offline
+                self._leave(partition, whole if is_kept else partition.flushed)
+            elif not is_killed or partition.places & self.disk.has_failed:
                 partition.floor = min(partition.floor, partition.flushed)
         if is_killed:
             for path in self.disk.has_failed:

@@ -197,6 +197,17 @@ def a_move_that_is_not_marked(patch: MonkeyPatch) -> None:
     patch.setattr(storage.log_manager, "take_place", take_place)
 
 
+def cold_look_ups_that_go_too_far(patch: MonkeyPatch) -> None:
+    """Where an index lies in a file, the entry behind the right one is taken."""
+    floor = SparseIndex._cold_floor
+    patch.setattr(SparseIndex, "_cold_floor", lambda self, *args: floor(self, *args) + 1)
+
+
+def epochs_kept_in_a_truncation(patch: MonkeyPatch) -> None:
+    """Those that began behind the new end."""
+    patch.setattr(LeaderEpochs, "truncate", _nothing)
+
+
 MISTAKES: tuple[Plant, ...] = (
     names_that_are_not_synced,
     a_log_that_counts_as_flushed_when_its_sync_begins,
@@ -219,6 +230,8 @@ MISTAKES: tuple[Plant, ...] = (
     a_topic_that_inherits_checkpoints,
     checkpoints_replaced_before_they_are_synced,
     a_move_that_is_not_marked,
+    cold_look_ups_that_go_too_far,
+    epochs_kept_in_a_truncation,
 )
 
 OF_COMPACTION = frozenset(

@@ -8,6 +8,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.simulation.history import History
+from tests.simulation.limits import small_limits
 
 _log = logging.getLogger("barnabas")
 
@@ -30,8 +31,10 @@ def play(seed: int, *, is_compacting: bool | None = None) -> Failure | None:
     level, _log.level = _log.level, logging.CRITICAL  # recoveries warn of what they find, and find much
     history: History | None = None
     try:
-        history = History(Random(seed), is_compacting=is_compacting)
-        history.run()
+        dice = Random(seed)
+        with small_limits(dice):
+            history = History(dice, is_compacting=is_compacting)
+            history.run()
     except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to this seed
         trace = [] if history is None else history.trace
         steps = "\n".join(f"{number:4} {step}" for number, step in enumerate(trace, 1))

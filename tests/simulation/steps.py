@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import BatchBuilder, ControlType, end_txn_marker, parse_header
+from protocol.records import BatchBuilder, ControlType, end_txn_marker, parse_header, patch
 from storage.disk import StorageError
 from storage.log import Log, Origin
 from tests.simulation.checks import check_bounds, check_log
@@ -69,6 +69,9 @@ class Steps:
             step()
         except StorageError as error:
             self._history.failed(error)
+        if self._history.has_surplus:
+            self._history.has_surplus = False
+            self._history.manager.open_files.close_surplus()
         self._history.notice_offline()
 
     def _any(self, *, at_rest: bool = False) -> tuple[Partition, Log] | None:
@@ -149,7 +152,13 @@ class Steps:
         base_offset = partition.next_offset
         if len(data) > log.config.segment_bytes:
             return
-        prepared = log.prepare(data, leader_epoch=partition.epoch, wall_ms=now_ms, origin=origin)
+        if self._dice.random() < 0.15:  # as a follower, which takes it over as it is
+            patch(data, 0, base_offset, partition.epoch)
+            taken = log.prepare_as_follower(data, wall_ms=now_ms, leader_epoch=partition.epoch)
+            assert taken is not None
+            prepared = taken
+        else:
+            prepared = log.prepare(data, leader_epoch=partition.epoch, wall_ms=now_ms, origin=origin)
         assert prepared.duplicate is None, f"a new batch at {base_offset} is taken for a duplicate"
         header = parse_header(prepared.records)
         assert header.base_offset == base_offset, f"the next offset is {header.base_offset}, not {base_offset}"
@@ -205,9 +214,11 @@ class Steps:
 
     def begin_epoch(self) -> None:
         """Somebody leads anew."""
-        found = self._any(at_rest=True)
-        if found is not None:
-            partition, log = found
+        partition = self._dice.choice(self._history.partitions)
+        if partition.under_way or partition.log is None:
+            return
+        log = partition.log if self._dice.random() < 0.5 else self._history.settled(partition)
+        if log is not None:  # perhaps a closed one
             partition.epoch += 1
             log.assign_epoch(partition.epoch)
 
@@ -306,9 +317,8 @@ class Steps:
         if found is None or found[0].syncing_to is not None:
             return
         partition, log = found
-        end_offset = log.log_end_offset
-        work = log.sync_work()
-        partition.syncing_to = end_offset
+        work = log.sync_work(self._dice.choice((None, None, None, 1, 2)))
+        partition.syncing_to = end_offset = work.end_offset
 
         def flushed() -> None:
             if partition.log is log:
@@ -384,7 +394,7 @@ class Steps:
         history.manager.delete(old.log)
         old.log = None
         history.partitions[number] = new = history.new_partition(old.topic)
-        history.make(new)
+        history.make(new, is_new=True)
 
     def move(self) -> None:
         """A partition moves to another log directory."""
@@ -488,9 +498,13 @@ class Steps:
         """A directory's disk is about to fail, or to be full."""
         history = self._history
         if history.is_faulty and history.disk.fault is None:
-            kind, number = self._dice.choice(FAULTS)
-            path = self._dice.choice(list(history.directories))
-            history.disk.fault = Fault(kind, path, number, self._dice.randrange(20))
+            history.disk.fault = self.fault()
+
+    def fault(self) -> Fault:
+        """Any that may happen soon."""
+        kind, number = self._dice.choice(FAULTS)
+        path = self._dice.choice(list(self._history.directories))
+        return Fault(kind, path, number, self._dice.randrange(20))
 
     def stop(self) -> None:
         """The process ends cleanly, and another begins."""

@@ -20,6 +20,7 @@ from broker.addresses import Addresses
 from broker.coordinators.admission import Admission
 from broker.coordinators.consumer_settings import ConsumerGroupSettings, MigrationPolicy, SettingsOfGroups
 from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.producer_ids import ProducerIds
 from broker.coordinators.rebalance import GroupSettings
 from broker.coordinators.runtime import CoordinatorRuntime
 from broker.coordinators.transaction import TopicPartition
@@ -36,7 +37,7 @@ from broker.handlers.coordination import CoordinationHandlers
 from broker.handlers.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.group_offsets import GroupOffsetsHandlers
 from broker.handlers.offset_deletion import OffsetDeletionHandler
-from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
+from broker.handlers.producer_ids import ProducerIdsHandler
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext, Router
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
 from broker.handlers.transactions import TransactionHandlers
@@ -241,7 +242,11 @@ class LocalWorld:
         self.transactions = CoordinatorRuntime(
             TRANSACTIONS_TOPIC,
             lambda host: TransactionCoordinator(
-                host, self.transaction_settings, self.data, lambda: self.transaction_version
+                host,
+                self.transaction_settings,
+                self.data,
+                lambda: self.transaction_version,
+                self.producer_ids.take,
             ),
             lambda partition: self.transaction_logs[partition],
             self.clock.deadlines,
@@ -424,7 +429,7 @@ class SocketWorld:
         host, port = bootstrap.rsplit(":", 1)
         self._address = (host, int(port))
         self._connections: dict[str, _Connection] = {}
-        self._topic_ids: dict[str, bytes] = {}
+        self.topic_ids: dict[str, bytes] = {}
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Make a topic and wait until it can be used."""
@@ -437,7 +442,7 @@ class SocketWorld:
             asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
             found = self.ask(asked, 12, actor="admin").topics[0]
             if found.error_code == 0 and len(found.partitions) == partitions:
-                self._topic_ids[name] = found.topic_id
+                self.topic_ids[name] = found.topic_id
                 return
             time.sleep(0.05)
 
@@ -451,7 +456,7 @@ class SocketWorld:
 
     def topic_id(self, name: str) -> bytes:
         """The id of a topic that is there."""
-        return self._topic_ids[name]
+        return self.topic_ids[name]
 
     def send(self, actor: str, request: Message, version: int) -> None:
         """Send a request."""

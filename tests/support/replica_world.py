@@ -17,7 +17,7 @@ from broker.handlers.produce import ProduceHandler
 from broker.handlers.router import CloseConnection, ConnectionInfo, Pending, RequestContext
 from broker.security.authorizer import AllowAll, Authorizer
 from protocol.codec import decode, encode
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored
 from protocol.messages.produce_fetch import (
     FetchPartition,
@@ -115,7 +115,7 @@ class NoTransactions:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
-        self.refusal: ErrorCode | None = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        self.refusal: KafkaError | None = KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         """None: everything may come in."""
 
     def admit(

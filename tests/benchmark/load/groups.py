@@ -1,7 +1,9 @@
-"""Groups over raw sockets: commits of offsets, and the time until every member of a large group has its share.
+"""Groups over raw sockets: commits of offsets, and the time until every member of a group has its share.
 
 RULES    1. Every member has a connection of its own; all ask at the same time and are answered as the broker likes.
          2. What a group needs to be there is done before the clock starts.
+         3. Members of the consumer protocol send the next heartbeat soon after all are answered: clients wait for 5 s,
+            which would be all that one sees.
 """
 
 from __future__ import annotations
@@ -13,36 +15,29 @@ from contextlib import ExitStack
 from struct import Struct
 from typing import Any, Final, Self
 
-from protocol.codec import encode
 from protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
 )
 from protocol.messages.groups import (
-    ConsumerProtocolSubscription,
     DescribeGroupsRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
 )
 from protocol.messages.metadata import FindCoordinatorRequest
 from protocol.schema import Message
+from tests.benchmark.load.classic_members import ClassicGroup
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.raw import Peer, frame
 from tests.benchmark.load.site import Site
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
-_COMMIT, _JOIN, _SYNC, _BEAT = 8, 5, 3, 1
+_COMMIT, _BEAT = 8, 1
 _ERROR: Final = Struct(">h")
-_ASSIGNMENT = bytes(40)
-"""About what a consumer's is with one partition."""
 _LIMIT_S = 120.0
-_TRIES = 5
+_PACE_S = 0.02
 
 
 def coordinated(site: Site, group: str) -> None:
@@ -57,19 +52,25 @@ def coordinated(site: Site, group: str) -> None:
 # ---- commits
 
 
-def commits(site: Site, topic: str, count: int, at_a_time: int) -> Outcome:
-    """So many commits of one offset by each of some connections, one behind the other on each."""
-    requests = []
+def commits(site: Site, topic: str, count: int, at_a_time: int, partitions: int) -> Outcome:
+    """So many commits of some partitions' offsets by each of some connections, one behind the other on each."""
+    requests = [commit_frame(f"{topic}-{number}", topic, range(partitions)) for number in range(at_a_time)]
     for number in range(at_a_time):
-        place = OffsetCommitRequestPartition(partition_index=0, committed_offset=number, committed_metadata="")
-        named = OffsetCommitRequestTopic(name=topic, partitions=[place])
-        group = f"{topic}-{number}"
-        coordinated(site, group)
-        requests.append(frame(OffsetCommitRequest(group_id=group, member_id="", topics=[named]), _COMMIT))
+        coordinated(site, f"{topic}-{number}")
     _commit_all(site, requests, count // 10)
     with Meter(site.pid) as meter:
         took_s = _commit_all(site, requests, count)
     return Outcome({"commits/s": len(took_s) / meter.wall_s, **meter.each(took_s).figures})
+
+
+def commit_frame(group: str, topic: str, partitions: Sequence[int]) -> bytes:
+    """A commit of one offset for each of some partitions, by nobody's member."""
+    places = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=index, committed_metadata="")
+        for index in partitions
+    ]
+    named = OffsetCommitRequestTopic(name=topic, partitions=places)
+    return frame(OffsetCommitRequest(group_id=group, member_id="", topics=[named]), _COMMIT)
 
 
 def _commit_all(site: Site, requests: Sequence[bytes], count: int) -> list[float]:
@@ -102,7 +103,32 @@ def _commit_all(site: Site, requests: Sequence[bytes], count: int) -> list[float
     return took_s
 
 
-# ---- members
+# ---- members of the classic protocol
+
+
+def classic(site: Site, topic: str, size: int) -> dict[str, Outcome]:
+    """So many members come to a new group; then one more comes, and one goes."""
+    coordinated(site, topic)
+    group = ClassicGroup(site, topic)
+    try:
+        group.connect(size)
+        found = {"come": _settling(site, group)}
+        group.connect(1)
+        found["one more comes"] = _settling(site, group)
+        group.lose_one()
+        found["one goes"] = _settling(site, group)
+    finally:
+        group.close()
+    return found
+
+
+def _settling(site: Site, group: ClassicGroup) -> Outcome:
+    with Meter(site.pid) as meter:
+        joins = group.settle()
+    return Outcome({"ms": meter.wall_s * 1e3, "CPU ms": meter.cpu_s * 1e3, "joins": joins})
+
+
+# ---- members of the consumer protocol (KIP-848)
 
 
 class Members:
@@ -118,66 +144,33 @@ class Members:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def ask(self, requests: Sequence[Message], version: int) -> list[Any]:
-        """The answers to a request of each, all asked at the same time."""
-        for client, request in zip(self._clients, requests, strict=True):
+    def ask(self, requests: Sequence[Message], version: int, first: int = 0) -> list[Any]:
+        """The answers to a request of each from the first on, all asked at the same time."""
+        asked = list(zip(self._clients[first:], requests, strict=False))
+        for client, request in asked:
             client.send(request, version)
-        return [client.receive(request, version) for client, request in zip(self._clients, requests, strict=True)]
+        return [client.receive(request, version) for client, request in asked]
 
 
-def rebalance(site: Site, topic: str, size: int) -> Outcome:
-    """Every member of a classic group joins anew, and is given its share by the leader."""
+def consumer(site: Site, topic: str, size: int) -> dict[str, Outcome]:
+    """So many members join a new group over one partition more; then one more comes, and one goes.
+
+    The clock runs until all are in the same epoch and have all partitions among them.
+    """
     coordinated(site, topic)
-    with Members(site, size) as members:
-        ids = [answer.member_id for answer in members.ask([_joining(topic, "", 0)] * size, _JOIN)]
-        _join_and_sync(members, topic, ids, 0)
-        with Meter(site.pid) as meter:
-            _join_and_sync(members, topic, ids, 1)
-    return Outcome({"ms": meter.wall_s * 1e3, "CPU ms": meter.cpu_s * 1e3})
-
-
-def _joining(topic: str, member_id: str, number: int) -> JoinGroupRequest:
-    subscription = encode(ConsumerProtocolSubscription(topics=[topic], user_data=b"%d" % number), 1)
-    return JoinGroupRequest(
-        group_id=topic, session_timeout_ms=60_000, rebalance_timeout_ms=60_000, member_id=member_id,
-        protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="range", metadata=b"\0\1" + subscription)],
-    )  # fmt: skip
-
-
-def _join_and_sync(members: Members, topic: str, ids: Sequence[str], number: int) -> None:
-    for _ in range(_TRIES):  # a broker may go on without those whose request it has not read yet
-        joined = members.ask([_joining(topic, member_id, number) for member_id in ids], _JOIN)
-        generation, leader = joined[0].generation_id, joined[0].leader
-        told = {(one.error_code, one.generation_id) for one in joined}
-        if told == {(0, generation)}:
-            break
-    assert told == {(0, generation)}, f"members are told {told}"
-    given = [SyncGroupRequestAssignment(member_id=member_id, assignment=_ASSIGNMENT) for member_id in ids]
-    synced = members.ask(
-        [
-            SyncGroupRequest(
-                group_id=topic,
-                generation_id=generation,
-                member_id=member_id,
-                assignments=given if member_id == leader else [],
-            )
-            for member_id in ids
-        ],
-        _SYNC,
-    )
-    assert {(one.error_code, bytes(one.assignment)) for one in synced} == {(0, _ASSIGNMENT)}
-
-
-# ---- members of the consumer protocol (KIP-848)
-
-
-def joins(site: Site, topic: str, size: int) -> Outcome:
-    """So many members join a new consumer group over as many partitions; until each is in the last epoch and has one."""
-    coordinated(site, topic)
-    with Members(site, size) as members:
+    with Members(site, size + 1) as members:
         beating = [_Beating(topic, number) for number in range(size)]
-        with Meter(site.pid) as meter:
-            rounds = _until_settled(members, beating)
+        found = {"come": _settled(site, members, beating, size + 1)}
+        beating.append(_Beating(topic, size))
+        found["one more comes"] = _settled(site, members, beating, size + 1)
+        members.ask([beating.pop().leaving()], _BEAT, size)
+        found["one goes"] = _settled(site, members, beating, size + 1)
+    return found
+
+
+def _settled(site: Site, members: Members, beating: Sequence[_Beating], partitions: int) -> Outcome:
+    with Meter(site.pid) as meter:
+        rounds = _until_settled(members, beating, partitions)
     return Outcome({"ms": meter.wall_s * 1e3, "CPU ms": meter.cpu_s * 1e3, "rounds of heartbeats": rounds})
 
 
@@ -204,6 +197,10 @@ class _Beating:
         self._has_news = False
         return request
 
+    def leaving(self) -> ConsumerGroupHeartbeatRequest:
+        """The last one."""
+        return ConsumerGroupHeartbeatRequest(group_id=self._topic, member_id=self._id, member_epoch=-1)
+
     def hear(self, answer: Any) -> None:
         """What the coordinator says."""
         assert not answer.error_code, answer
@@ -213,17 +210,18 @@ class _Beating:
             self._has_news = True
 
 
-def _until_settled(members: Members, beating: Sequence[_Beating]) -> int:
-    rounds = 0
-    while not _is_settled(beating):
+def _until_settled(members: Members, beating: Sequence[_Beating], partitions: int) -> int:
+    rounds, ends_s = 0, time.monotonic() + _LIMIT_S
+    while not _is_settled(beating, partitions):
         answers = members.ask([one.request() for one in beating], _BEAT)
         for one, answer in zip(beating, answers, strict=True):
             one.hear(answer)
         rounds += 1
-        assert rounds < 1000, "the group does not come to rest"
+        assert time.monotonic() < ends_s, "the group does not come to rest"
+        time.sleep(_PACE_S)
     return rounds
 
 
-def _is_settled(beating: Sequence[_Beating]) -> bool:
-    shares = {sum(map(len, one.owned.values())) for one in beating}
-    return len({one.epoch for one in beating}) == 1 and shares == {1}
+def _is_settled(beating: Sequence[_Beating], partitions: int) -> bool:
+    shares = [sum(map(len, one.owned.values())) for one in beating]
+    return len({one.epoch for one in beating}) == 1 and min(shares) > 0 and sum(shares) == partitions

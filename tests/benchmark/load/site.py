@@ -19,6 +19,8 @@ from tests.support.waiting import until
 
 _METADATA_VERSION = 9
 _LIMIT_S = 120.0
+_OURS = {"group.initial.rebalance.delay.ms": 0}
+"""As `ApacheKafka` has it: a new group of the classic protocol would only be seen to wait."""
 
 Node = Broker | ApacheKafka
 
@@ -35,7 +37,7 @@ class Site(NamedTuple):
 def nodes(*, alone: bool) -> Iterator[dict[str, Node]]:
     """One node of each with stock settings, not started yet; they and their directories go with the block."""
     with contextlib.ExitStack() as held:
-        made: dict[str, Node] = {OURS: Broker(start_timeout_s=_LIMIT_S, stop_timeout_s=_LIMIT_S)}
+        made: dict[str, Node] = {OURS: Broker(settings=_OURS, start_timeout_s=_LIMIT_S, stop_timeout_s=_LIMIT_S)}
         if not alone:
             made[THEIRS] = ApacheKafka(jvm=STOCK_JVM)
         for node in made.values():

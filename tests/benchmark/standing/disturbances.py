@@ -224,7 +224,7 @@ def ask_for_partitions(bootstrap: str, partitions: int, stop: Event) -> None:
         stop.wait(0.5)
         while not stop.is_set():
             name = f"many-{time.monotonic_ns()}"
-            create(client, name, partitions=partitions, file_delete_delay_ms=0)
+            create(client, name, partitions=partitions)
             stop.wait(1)
             delete_topic(bootstrap, name)
             stop.wait(1)
@@ -278,7 +278,7 @@ def _come_and_go(bootstrap: str, stop: Event) -> None:
     with RawClient(bootstrap, _PATIENCE_S) as client:
         while not stop.is_set():
             name = f"passing-{time.monotonic_ns()}"
-            create(client, name, partitions=4, file_delete_delay_ms=0)
+            create(client, name, partitions=4)
             stop.wait(0.5)
             delete_topic(bootstrap, name)
             stop.wait(0.5)

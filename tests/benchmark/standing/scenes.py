@@ -117,7 +117,7 @@ def sync_outside(stage: Stage, _: Scale) -> Iterator[Task]:
 def delete(stage: Stage, scale: Scale) -> Iterator[Task]:
     topic = f"doomed-{time.monotonic_ns()}"
     with RawClient(stage.bootstrap, 60) as client:
-        _create_in(client, topic, stage.quick, file_delete_delay_ms=0)
+        _create_in(client, topic, stage.quick)
     do.fill_existing(stage.bootstrap, topic, scale.deleted_bytes)
     yield Task(do.ask_to_delete, (stage.bootstrap, topic))
 

@@ -13,6 +13,7 @@ from typing import Any
 from broker.config import BrokerConfig
 from broker.coordinators.assembly import coordinators
 from broker.coordinators.groups import OFFSETS_TOPIC
+from broker.coordinators.producer_ids import ProducerIds
 from broker.coordinators.runtime import CoordinatorDecision
 from broker.coordinators.transaction import State
 from broker.coordinators.transaction_records import transaction_record
@@ -20,7 +21,7 @@ from broker.coordinators.transactions import TRANSACTION_VERSION, TRANSACTIONS_T
 from broker.handlers import producer_ids
 from broker.handlers.group_offsets import GroupOffsetsHandlers
 from broker.handlers.produce import ProduceHandler
-from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
+from broker.handlers.producer_ids import ProducerIdsHandler
 from broker.handlers.router import Pending, Router
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
 from broker.handlers.transactions import TransactionHandlers
@@ -71,7 +72,8 @@ class Node:
             world.create(name, partitions, epoch=self._boots)
         world.image.features[TRANSACTION_VERSION] = self._transaction_version
         config = BrokerConfig({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"})
-        self.coordinators = coordinators(config, world.replicas, world.deadlines, self)
+        ids = ProducerIds(self, 1, lambda: 0)
+        self.coordinators = coordinators(config, world.replicas, world.deadlines, self, ids)
         self._route()
         changes = Changes()
         for topic in world.image.topics_by_name.values():
@@ -82,10 +84,14 @@ class Node:
 
     def _route(self) -> None:
         made, world, all_may = self.coordinators, self._world, AllowAll()
-        ids = ProducerIds(self, 1, lambda: 0)
         self._producing = ProduceHandler(world.replicas, world.deadlines, made.admission, all_may)
         transacting = TransactionHandlers(
-            made.transactions, made.groups, lambda: world.image, ids.take, all_may, made.groups.partition_count
+            made.transactions,
+            made.groups,
+            lambda: world.image,
+            made.producer_ids.take,
+            all_may,
+            made.groups.partition_count,
         )
         offsets = TransactionalOffsetsHandler(made.groups, made.admission, lambda: world.image, all_may)
         self._router = Router(
@@ -93,7 +99,7 @@ class Node:
                 *transacting.routes(),
                 *offsets.routes(),
                 *GroupOffsetsHandlers(made.groups, lambda: world.image, all_may).routes(),
-                *producer_ids.routes(ProducerIdsHandler(ids, transacting.init_producer_id, all_may)),
+                *producer_ids.routes(ProducerIdsHandler(made.producer_ids, transacting.init_producer_id, all_may)),
             ]
         )
 

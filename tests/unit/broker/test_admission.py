@@ -9,6 +9,7 @@ import pytest
 from broker.coordinators.admission import Admission, Refusals, Support
 from broker.coordinators.java import abs_hash
 from broker.coordinators.markers import LocalMarkers
+from broker.coordinators.runtime import ShardState
 from broker.coordinators.transaction import Expected
 from broker.coordinators.transactions import TRANSACTIONS_TOPIC, Marker
 from protocol.errors import ErrorCode
@@ -36,15 +37,26 @@ class Rig:
             self.partitions.replicas, self.coordinator.runtime, self.admission, self.coordinator.clock
         )
         self.log = self.coordinator.transaction_logs[abs_hash("tx") % 5]
-        self.told: list[Refusals] = []
+        self.told: list[dict[tuple[str, int], ErrorCode]] = []
+        self.sentences: list[str | None] = []
 
     def admit(
-        self, producer: tuple[int, int], support: Support = Support.IMPLICIT, *partitions: tuple[str, int]
-    ) -> Refusals | None:
+        self,
+        producer: tuple[int, int],
+        support: Support = Support.IMPLICIT,
+        *partitions: tuple[str, int],
+        sequence: int = 0,
+    ) -> dict[tuple[str, int], ErrorCode] | None:
         """Ask at the door; the answer if it comes at once."""
         before = len(self.told)
-        self.admission.admit("tx", Expected(*producer), partitions or (T0,), support, self.told.append)
+        wanted = dict.fromkeys(partitions or (T0,), sequence)
+        self.admission.admit("tx", Expected(*producer), wanted, support, self.tell)
         return self.told[before] if len(self.told) > before else None
+
+    def tell(self, refusals: Refusals) -> None:
+        """What an asker is told."""
+        self.told.append({key: error.code for key, error in refusals.items()})
+        self.sentences = [error.message for error in refusals.values()]
 
     def append(self, producer: tuple[int, int], sequence: int = 0) -> None:
         """Records as the door lets them in."""
@@ -146,6 +158,56 @@ def test_a_producer_is_answered_in_order(rig: Rig) -> None:
     assert rig.told == [{}, {}]
 
 
+def test_a_partition_that_knows_a_later_epoch_says_so_itself(rig: Rig) -> None:
+    """Rule 5: also when the coordinator has forgotten the producer."""
+    rig.append((7, 3))
+    rig.coordinator.transactions.close()
+    assert rig.admit((7, 2), Support.IMPLICIT, T0, ("t", 1)) == {
+        T0: ErrorCode.INVALID_PRODUCER_EPOCH,
+        ("t", 1): ErrorCode.NOT_ENOUGH_REPLICAS,
+    }
+
+
+def test_a_producer_of_version_2_begins_at_0(rig: Rig) -> None:
+    """Rule 3: what lies before has not come yet; an older producer may begin anywhere."""
+    producer = begin(rig.coordinator)
+    assert rig.admit(producer, sequence=4) == {T0: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
+    assert rig.admit(producer, sequence=0) == {}
+    rig.append(producer)
+    assert rig.admit(producer, sequence=4) == {}
+    add(rig.coordinator, producer, 1)
+    assert rig.admit(producer, Support.OLD, ("t", 1), sequence=4) == {}
+
+
+def test_what_was_turned_away_comes_first(rig: Rig) -> None:
+    """Rule 3: records behind it would make its second coming a gap in the past."""
+    producer = begin(rig.coordinator)
+    index = abs_hash("tx") % 5
+    rig.coordinator.transactions.resigned(index)
+    old = Support.OLD
+    assert rig.admit(producer, old, sequence=3) == {T0: ErrorCode.NOT_ENOUGH_REPLICAS}
+    assert rig.sentences == [
+        "Unable to verify the partition has been added to the transaction. Underlying error: NOT_COORDINATOR"
+    ]
+    assert rig.admit(producer, old, sequence=2) == {T0: ErrorCode.NOT_ENOUGH_REPLICAS}
+    rig.coordinator.transactions.elected(index, 7)
+    rig.coordinator.advance(5)
+    add(rig.coordinator, producer, 0)
+    assert rig.admit(producer, old, sequence=3) == {T0: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
+    assert rig.admit(producer, old, sequence=2) == {}
+    assert rig.admit(producer, old, sequence=3) == {}
+
+
+@pytest.mark.parametrize(("epoch", "version", "is_kept"), [(1, 2, True), (2, 2, False), (1, 0, False)])
+def test_a_marker_ends_what_was_turned_away(rig: Rig, epoch: int, version: int, is_kept: bool) -> None:
+    """Rule 3: but not where it ends the transaction before, whose marker has the epoch of the next one since version 2."""
+    producer = begin(rig.coordinator)[0], 1
+    rig.coordinator.transactions.close()
+    assert rig.admit(producer, sequence=0) == {T0: ErrorCode.NOT_ENOUGH_REPLICAS}
+    assert rig.mark((producer[0], epoch), version=version) is ErrorCode.NONE
+    assert bool(rig.admission._turned_away) is is_kept
+
+
 def test_a_late_marker_does_not_end_the_next_transaction(rig: Rig) -> None:
     """markers.py rule 3: with version 2 the epoch tells; before, nothing can."""
     producer = begin(rig.coordinator)
@@ -178,6 +240,10 @@ def test_offsets_of_a_group_that_is_not_here_get_no_marker(rig: Rig) -> None:
     rig.markers.write_one(marker, ("__consumer_offsets", 0), done.append)
     assert done == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     rig.coordinator.runtime.elected(0, 9)
+    rig.coordinator.runtime.shards[0].state = ShardState.LOADING
+    rig.markers.write_one(marker, ("__consumer_offsets", 0), done.append)
+    assert done.pop() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    rig.coordinator.runtime.shards[0].state = ShardState.ACTIVE
     rig.markers.write_one(marker, ("__consumer_offsets", 0), done.append)
     assert done[1:] == [ErrorCode.NONE]
     assert TRANSACTIONS_TOPIC in rig.coordinator.holder.image.topics_by_name

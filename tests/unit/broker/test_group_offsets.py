@@ -9,7 +9,7 @@ import pytest
 from broker.coordinators.classic_group import ClassicGroup, State
 from broker.coordinators.group_records import (
     Committed,
-    commit_record,
+    commit_records,
     commit_tombstone,
     committed_of,
     is_usual_commit,
@@ -57,16 +57,34 @@ def groups_of(made: LocalWorld) -> list[str]:
 # ---- records
 
 
+@pytest.mark.parametrize("group_id", ["g", "", "Größe 😀", "g" * 9000])
+@pytest.mark.parametrize(
+    "committed",
+    [
+        Committed(300, 7, "", NOW, -1, TOPIC_ID),
+        Committed(2**63 - 1, -1, "", 0, -1, TOPIC_ID),
+        Committed(-5, 2**31 - 1, "", NOW, -1, TOPIC_ID),
+        Committed(300, 7, "note", NOW, -1, TOPIC_ID),
+        Committed(300, 7, "", NOW, NOW + 5, TOPIC_ID),
+        Committed(300, 7, "", NOW),
+    ],
+)
+def test_commits_that_are_encoded_by_hand_are_as_the_codec_has_them(group_id: str, committed: Committed) -> None:
+    """group_records.py, `commit_records`: the same bytes, whichever form."""
+    for record in commit_records(group_id, "t.x-y_z", [(0, committed), (2**31 - 1, committed)]):
+        assert encode_record(record) == encode_record(record._replace(encoded=None))
+
+
 def test_a_commit_is_written_as_kafka_writes_it() -> None:
     """group_records.py FORMAT: key type 1, value version 4 with the topic's id; the bytes are Kafka 4.3.1's."""
-    key, value = encode_record(commit_record("g", "t", 2, Committed(300, 7, "note", NOW, -1, TOPIC_ID)))
+    key, value = encode_record(commit_records("g", "t", [(2, Committed(300, 7, "note", NOW, -1, TOPIC_ID))])[0])
     assert key == b"\0\1\0\1g\0\1t\0\0\0\2"
     assert value == (b"\0\4\0\0\0\0\0\0\1\x2c\0\0\0\7\5note\0\0\1\x8b\xcf\xe5\x68\0\1\0\x10" + TOPIC_ID)
 
 
 def test_a_commit_with_an_expiry_is_written_in_version_1() -> None:
     """Later versions have no field for it; the leader epoch is lost, as with Kafka."""
-    _, value = encode_record(commit_record("g", "t", 2, Committed(300, 7, "", NOW, NOW + 5, TOPIC_ID)))
+    _, value = encode_record(commit_records("g", "t", [(2, Committed(300, 7, "", NOW, NOW + 5, TOPIC_ID))])[0])
     assert value is not None
     assert value[:2] == b"\0\1"
     assert read_commit_value(value) == Committed(300, -1, "", NOW, NOW + 5)
@@ -99,7 +117,9 @@ def test_the_usual_commit_is_recognised_and_read_without_decoding() -> None:
     """group_records.py rule 3: a fast way that must not differ from the slow one."""
     for offset in (0, 1, 2**62):
         for leader_epoch in (-1, 0, 2**31 - 1):
-            _, value = encode_record(commit_record("g", "t", 0, Committed(offset, leader_epoch, "", NOW, -1, TOPIC_ID)))
+            _, value = encode_record(
+                commit_records("g", "t", [(0, Committed(offset, leader_epoch, "", NOW, -1, TOPIC_ID))])[0]
+            )
             assert value is not None
             assert is_usual_commit(value)
             assert committed_of(value) == read_commit_value(value)
@@ -216,7 +236,7 @@ def test_a_stable_group_loses_offsets_of_topics_that_it_does_not_read() -> None:
     """offsets.py rule 3; without knowing its topics, nothing."""
     offsets = CommittedOffsets(4096)
     for topic in ("read", "left"):
-        record = commit_record("g", topic, 0, Committed(1, -1, "", NOW))
+        record = commit_records("g", topic, [(0, Committed(1, -1, "", NOW))])[0]
         assert isinstance(record.key, OffsetCommitKey)
         assert isinstance(record.value, OffsetCommitValue)
         offsets.apply(record.key, record.value, -1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.handlers.producer_ids import ProducerIds, ProducerIdsHandler
+from broker.coordinators.producer_ids import ProducerIds
+from broker.handlers.producer_ids import ProducerIdsHandler
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext
 from broker.security.authorizer import AllowAll, Operation, Resource
 from protocol.errors import ErrorCode

@@ -195,7 +195,7 @@ def test_an_assignment_that_cannot_be_recorded_begins_another_rebalance() -> Non
     assert made.take("a") is None
     log.release(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     answer: Any = made.take("a")
-    assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert shard(made).machine.groups["g"].state is State.PREPARING_REBALANCE
 
 
@@ -493,12 +493,12 @@ def test_an_idle_coordinator_has_no_deadlines() -> None:
 
 def test_records_that_belong_together_are_not_split() -> None:
     """An atomic decision that is too large for one batch is refused as a whole."""
-    from broker.coordinators.group_records import Committed, commit_record
+    from broker.coordinators.group_records import Committed, commit_records
     from broker.coordinators.runtime import CoordinatorDecision
 
     made = world()
     made.logs[0].max_batch_bytes = 400
-    several = [commit_record("g", "t", partition, Committed(1, -1, "x" * 100, 1)) for partition in range(5)]
+    several = commit_records("g", "t", [(partition, Committed(1, -1, "x" * 100, 1)) for partition in range(5)])
     assert shard(made).execute(CoordinatorDecision(several, None)).error is ErrorCode.MESSAGE_TOO_LARGE
     assert made.logs[0].batches == []
     assert committed(made) == -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -20,12 +21,15 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from broker.handlers.router import ConnectionInfo, RequestContext
+from broker.handlers.telemetry import TelemetryHandlers
 from broker.telemetry import instances, received
 from broker.telemetry.instances import ClientInstance, ClientInstances
 from broker.telemetry.page import MetricsPage, shown
 from broker.telemetry.received import Number, ReceivedMetrics
 from protocol.compression import compress
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.telemetry import GetTelemetrySubscriptionsRequest
 from replication.client_metrics import Facts
 from replication.image import MetadataImage, ResourceType
 
@@ -197,6 +201,28 @@ def test_a_subscription_that_says_nothing_here_means_nobody() -> None:
     assert world.hears().wanted.metrics == ("n",)
     world.wants({"s": {"metrics": "m", "match": "client_instance_id=.*"}})
     assert world.hears().wanted.metrics == ()
+
+
+def test_what_reads_reports_is_loaded_in_a_thread_when_one_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 4 of received.py: once, and never where nothing is wanted."""
+    loading: list[str] = []
+    monkeypatch.setattr(received, "_reader", lambda: loading.append(threading.current_thread().name))
+    world = World()
+    handlers = TelemetryHandlers(world.clients, ReceivedMetrics(), 1 << 20)
+    connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
+
+    def ask() -> list[str]:
+        context = RequestContext(71, 0, 1, "c", connection, 0, 0)
+        handlers.get_subscriptions(context, GetTelemetrySubscriptionsRequest(client_instance_id=bytes(16)))
+        for thread in threading.enumerate():
+            if thread.name == "telemetry":
+                thread.join()
+        return loading
+
+    assert ask() == []
+    world.wants({"s": {"metrics": "m"}})
+    assert ask() == ["telemetry"]
+    assert ask() == ["telemetry"]
 
 
 # ---- how it is shown

@@ -65,6 +65,13 @@ def test_the_last_epoch_ends_with_another_producer_id() -> None:
     assert not completed.was(Expected(7, 5))
 
 
+def test_no_epoch_follows_the_one_that_fences() -> None:
+    """Rule 4: such a producer has been left by an older broker, and goes on with another id too."""
+    known = begun(32767).extended(T0, WITH_BUMPS, 10)
+    prepared = known.prepared(is_commit=True, version=WITH_BUMPS, wall_ms=20, new_producer_id=9)
+    assert (prepared.epoch, prepared.completed(30).producer_id, prepared.completed(30).epoch) == (32767, 9, 0)
+
+
 @pytest.mark.parametrize(
     ("expected", "identity"),
     [

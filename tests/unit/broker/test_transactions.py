@@ -8,7 +8,8 @@ import pytest
 
 from broker.coordinators.groups import OFFSETS_TOPIC
 from broker.coordinators.java import abs_hash
-from broker.coordinators.transaction import LAST_EPOCH, Expected, State
+from broker.coordinators.runtime import encode_record
+from broker.coordinators.transaction import LAST_EPOCH, Expected, State, first
 from broker.coordinators.transactions import TRANSACTIONS_TOPIC, TransactionSettings
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
@@ -26,6 +27,7 @@ from protocol.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from protocol.records import BatchBuilder
 from tests.support.group_world import FakeLog, LocalWorld
 
 TX = "tx"
@@ -131,7 +133,7 @@ def test_markers_wait_for_the_decision_and_completion_for_the_markers() -> None:
 
 
 def test_while_markers_are_missing_everybody_has_to_wait() -> None:
-    """Rule 2, for every question; and the repeated end is told to wait too."""
+    """Rule 2, for every question and everybody: who goes on with another producer id may come before the Complete record."""
     made = world()
     producer = begin(made)
     add(made, producer, 0)
@@ -141,10 +143,14 @@ def test_while_markers_are_missing_everybody_has_to_wait() -> None:
     assert add(made, (producer[0], 1), 0) == [busy]
     verified = made.ask(add_request((producer[0], 1), 0, verify=True), 5).results_by_transaction[0]
     assert verified.topic_results[0].results_by_partition[0].partition_error_code == busy
-    assert end(made, producer)[0] is busy
-    assert end(made, producer, commit=False)[0] is ErrorCode.INVALID_TXN_STATE
-    again = made.ask(InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1000), 5)
-    assert again.error_code == busy
+    for who in (producer, (producer[0], 1), (producer[0], 9), (producer[0] + 1, 0)):
+        assert add(made, who, 0) == [busy]
+        assert end(made, who)[0] is busy
+        assert end(made, who, commit=False)[0] is busy
+        asked = InitProducerIdRequest(
+            transactional_id=TX, transaction_timeout_ms=1000, producer_id=who[0], producer_epoch=who[1]
+        )
+        assert made.ask(asked, 5).error_code == busy
 
 
 def test_records_of_the_next_transaction_wait_for_the_end_of_the_last() -> None:
@@ -363,21 +369,22 @@ def test_a_fenced_producer_of_the_last_epoch_is_followed_by_another_id() -> None
     add(made, (old[0], LAST_EPOCH), 0)
     again = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1000)
     assert made.ask(again, 5).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
-    assert state(made) == ("CompleteAbort", 32767)
+    assert state(made) == ("CompleteAbort", 0)
+    assert [(marker.producer_id, marker.epoch) for marker, _ in made.data.markers] == [(old[0], 32767)]
     producer_id, epoch = begin(made)
-    assert (producer_id != old[0], epoch) == (True, 0)
+    assert (producer_id != old[0], epoch) == (True, 1)
 
 
 @pytest.mark.parametrize("asks", ["end", "init"])
 def test_a_late_producer_of_the_last_epoch_is_given_another_id(asks: str) -> None:
-    """transaction.py rule 4: its time was over, the abort has taken 32767, and what it is told must be good for more."""
+    """transaction.py rule 4: its time was over, the abort has taken 32767, and it is told of the id that followed."""
     made = world()
     old = begin(made)[0], LAST_EPOCH
     machine = made.transactions.shards[abs_hash(TX) % 5].machine
     machine.transactions[TX] = machine.transactions[TX]._replace(epoch=LAST_EPOCH)
     add(made, old, 0)
     made.advance(80_000)
-    assert state(made) == ("CompleteAbort", 32767)
+    assert state(made) == ("CompleteAbort", 0)
     if asks == "end":
         error, following = end(made, old, commit=False)
         assert error is ErrorCode.NONE
@@ -387,6 +394,26 @@ def test_a_late_producer_of_the_last_epoch_is_given_another_id(asks: str) -> Non
     assert (following[0] != old[0], following[1]) == (True, 0)
     assert add(made, following, 1) == [ErrorCode.NONE]
     assert end(made, following) == (ErrorCode.NONE, (following[0], 1))
+
+
+def test_a_timed_out_transaction_of_the_last_epoch_waits_for_another_id() -> None:
+    """Rule 6: without an id the next look comes back to it, and who has ended it meanwhile has ended it."""
+    made = world()
+    old = begin(made)[0], LAST_EPOCH
+    machine = made.transactions.shards[abs_hash(TX) % 5].machine
+    machine.transactions[TX] = machine.transactions[TX]._replace(epoch=LAST_EPOCH)
+    add(made, old, 0)
+    given: list[Any] = []
+    machine._take_producer_id = lambda _wall_ms, give: given.append(give)
+    made.advance(80_000)
+    given.pop(0)(None)
+    assert state(made) == ("Ongoing", LAST_EPOCH)
+    made.advance(10_000)
+    assert len(given) == 2
+    error, following = end(made, old)
+    assert error is ErrorCode.NONE
+    given[1](following[0] + 7)
+    assert state(made) == ("CompleteCommit", 0)
 
 
 def test_before_version_2_a_producer_is_fenced_by_an_epoch_of_its_own() -> None:
@@ -491,6 +518,20 @@ def test_rights_are_asked_for_as_kafka_does() -> None:
     made.authorize_by(Deny((Operation.DESCRIBE, Resource.TOPIC, "t")))
     (described,) = made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states
     assert (described.error_code, described.topics) == (0, [])
+
+
+def test_a_value_of_a_later_version_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """transaction_records.py rule 1: what was written before it counts, as with Kafka after a downgrade."""
+    made = world()
+    producer = begin(made)
+    later = BatchBuilder()
+    key, value = encode_record(made.transactions.shards[abs_hash(TX) % 5].machine._record(first(TX, 99, 1000, 5)))
+    assert value is not None
+    later.append(5, key, b"\0\x09" + value[2:])
+    log_of(made).append(later.build(), lambda _: None)
+    made.restart()
+    assert add(made, producer, 0) == [ErrorCode.NONE]
+    assert "a value of version 0009 in __transaction_state is passed over" in caplog.text
 
 
 def test_while_a_shard_loads_it_says_so() -> None:

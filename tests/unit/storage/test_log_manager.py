@@ -315,9 +315,9 @@ def test_a_shutdown_that_fails_leaves_no_marker(tmp_path: Path) -> None:
 
 
 def test_deleting_renames_at_once_and_removes_later(tmp_path: Path) -> None:
-    """Rule 5: `file.delete.delay.ms` after it was first looked at; the name is free at once."""
+    """Rule 5: the broker's delay, and not the topic's, after it was first looked at; the name is free at once."""
     manager = started(tmp_path)
-    log = created(manager)
+    log = manager.get_or_create("t", 0, TOPIC_ID, replace(SMALL, file_delete_delay_ms=0))
     append(log, "old")
     manager.delete(log)
     assert manager.get("t", 0) is None
@@ -330,6 +330,16 @@ def test_deleting_renames_at_once_and_removes_later(tmp_path: Path) -> None:
     work()
     assert not dying.exists()
     assert not manager.deletions(NOW_MS * 2)
+
+
+def test_a_shorter_delay_counts_for_what_was_deleted_before(tmp_path: Path) -> None:
+    """Rule 5: the delay is a setting that may change."""
+    manager = started(tmp_path)
+    manager.delete(created(manager))
+    assert not manager.deletions(NOW_MS)
+    manager.deletion_delay_ms = 5
+    assert not manager.deletions(NOW_MS + 4)
+    assert manager.deletions(NOW_MS + 5)
 
 
 def test_what_was_dying_at_the_last_stop_goes_at_the_start(tmp_path: Path) -> None:

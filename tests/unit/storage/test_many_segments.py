@@ -18,7 +18,7 @@ from storage.segments.layout import LOG
 from storage.segments.segment_engine import SegmentEngine
 from storage.syncs import SEGMENTS_AT_A_TIME
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import NOW_MS, TOPIC_ID, append, fill, log_at, values_of
+from tests.support.logs import BIG, NOW_MS, TOPIC_ID, append, fill, log_at, produced, values_of
 
 MANY = 5 * AT_A_TIME
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=150)
@@ -157,6 +157,21 @@ def test_what_is_appended_between_two_syncs_of_many_segments_is_covered_by_the_l
         work.end_offset,
         work.end_offset + 1,
     )
+
+
+def test_a_sync_of_the_oldest_segments_covers_no_append_under_way(tmp_path: Path) -> None:
+    """It goes into one of them, and the next one has begun for an append behind it: the log does not end there yet."""
+    log = log_at(tmp_path, config=LogConfig(segment_bytes=800))
+    append(log, BIG)
+    under_way = [log.prepare(produced(BIG), leader_epoch=0, wall_ms=NOW_MS) for _ in range(2)]
+    work = log.sync_work(1)
+    assert (work.end_offset, log.log_end_offset) == (1, 1)
+    work()
+    log.flushed(work.end_offset)
+    for prepared in under_way:
+        log.write(prepared)
+        log.commit(prepared, NOW_MS)
+    assert (log.flushed_end_offset, log.log_end_offset) == (1, 3)
 
 
 def test_a_log_of_many_segments_is_closed_durably(tmp_path: Path) -> None:

@@ -186,6 +186,21 @@ def test_producers_of_a_log_that_a_recovery_begins_anew_do_not_come_back() -> No
     assert (machine.log().log_start_offset, machine.log().producers.producers) == (7, {})
 
 
+def test_a_snapshot_from_behind_the_end_of_a_recovery_does_not_come_back() -> None:
+    """Else it would tell of producers that what was appended in the place of their batches does not know."""
+    machine = Machine()
+    log = machine.log()
+    for number in range(7):
+        append(log, BIG, producer=Idempotent(7, 0, number))
+    log.close()
+    machine.files.file("/a/t-0/00000000000000000006.log").truncate(0)
+    machine.files.sync_all()
+    machine.start()
+    assert machine.log().log_end_offset == 6
+    machine.lose_power(OldNames())
+    assert "00000000000000000007.snapshot" not in machine.disk.listdir("/a/t-0")
+
+
 def test_a_snapshot_that_comes_back_from_before_the_first_segment_is_not_believed() -> None:
     """What its producers wrote after it was deleted; who knows nothing of them is right, who takes them for behind is not."""
     machine = Machine()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import Any
 
 import pytest
 
@@ -525,3 +526,24 @@ def test_snapshot_files_are_named_by_their_offset() -> None:
     assert snapshot_offset("00000000000000000139.snapshot") == 139
     for name in ("00000000000000000139.log", "x.snapshot", ".snapshot", "139.snapshot.deleted"):
         assert snapshot_offset(name) is None
+
+
+CONTROL: dict[str, Any] = {
+    "base_offset": 0, "timestamp_ms": 99, "leader_epoch": 0, "producer_id": 7, "producer_epoch": 3, "transactional": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
+@pytest.mark.parametrize("extra", [b"", b"more"])
+def test_a_marker_says_the_same_in_its_usual_form_and_in_a_longer_one(kind: ControlType, extra: bytes) -> None:
+    """end_txn_of: the usual form is read without opening its record; a later version may add to the value."""
+    value = struct.pack(">hi", 0, 77) + extra
+    made = control_batch([(kind, value)], **CONTROL)
+    said = end_txn_of(made, 0, parse_header(made))
+    assert said == EndTxn(kind == ControlType.COMMIT, 77, 99)
+
+
+def test_a_control_record_of_another_type_ends_nothing() -> None:
+    """end_txn_of: also where it is as long as a marker."""
+    made = control_batch([(ControlType.LEADER_CHANGE, bytes(6))], **CONTROL)
+    assert end_txn_of(made, 0, parse_header(made)) is None

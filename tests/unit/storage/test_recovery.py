@@ -10,6 +10,7 @@ from protocol.compression import Compression
 from protocol.records import ControlType, parse_header
 from storage.checkpoints import LEADER_EPOCHS
 from storage.log import Checkpoint
+from storage.producers import Producer, ProducerState
 from storage.timestamps import first_at_or_after
 from storage.validation import Origin
 from tests.support.logs import (
@@ -148,8 +149,44 @@ def test_snapshots_that_nobody_needs_go(make: MakeLog, tmp_path: Path) -> None:
         log.close()
     snapshot = (tmp_path / "t-0" / f"{3:020d}.snapshot").read_bytes()
     (tmp_path / "t-0" / f"{77:020d}.snapshot").write_bytes(snapshot)
-    make().open()
+    log = make()
+    log.open()
     assert snapshots(tmp_path) == [3]
+    ((due_ms, paths),) = log.doomed
+    assert due_ms == 0, "deleting takes longer than all the rest, and may wait"
+    assert [Path(path).name for path in paths] == [f"{2:020d}.snapshot.deleted"]
+    assert Path(paths[0]).exists()
+
+
+def test_after_a_kill_a_later_snapshot_stays_and_is_not_believed(make: MakeLog, tmp_path: Path) -> None:
+    """Deleting it takes longer than all the rest. It may be torn: it is taken anew by the next close at its offset."""
+    log = make()
+    for number in range(5):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    log.close()
+    newest = tmp_path / "t-0" / f"{5:020d}.snapshot"
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1])
+    again = make(is_clean=False, known=Checkpoint(4, 0, 5))
+    again.open()
+    assert newest.read_bytes() == whole[:-1]
+    again.close()
+    assert newest.read_bytes() == whole
+
+
+def test_producers_after_a_cut_are_not_those_of_a_doubted_snapshot(make: MakeLog, tmp_path: Path) -> None:
+    """It may be of batches that were lost, with others in their places."""
+    log = make()
+    fill(log, 5)
+    log.close()
+    others = ProducerState("t-0")
+    others.producers[5] = Producer(0, ((0, 0, 4, 0, NOW_MS),), NOW_MS)
+    (tmp_path / "t-0" / f"{5:020d}.snapshot").write_bytes(others.snapshot())
+    append(make(), BIG)
+    again = make(is_clean=False, known=Checkpoint(4, 0, 5))
+    again.truncate(5)
+    assert again.log_end_offset == 5
+    assert again.producers.producers == {}
 
 
 def test_epochs_of_what_is_scanned_come_from_the_batches(make: MakeLog, tmp_path: Path) -> None:

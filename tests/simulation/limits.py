@@ -1,0 +1,54 @@
+"""Limits that no history would reach, made small while one is played: what lies behind them happens too.
+
+NOT HERE How many files may be open, which a history says itself (history.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from types import ModuleType
+
+import storage.log
+import storage.log_directory
+import storage.log_manager
+import storage.openable_log
+import storage.recovery
+import storage.retention
+import storage.segments.indexes
+import storage.segments.segment
+
+_LIMITS: tuple[tuple[tuple[tuple[ModuleType, str], ...], int], ...] = (
+    (((storage.segments.indexes, "WARM_BYTES"),), 24),
+    (((storage.segments.indexes, "_SLACK_ENTRIES"),), 1),
+    (((storage.segments.indexes, "_PENDING_ENTRIES"),), 2),
+    (((storage.segments.segment, "_REMEMBERED_BATCHES"),), 1),
+    (((storage.segments.segment, "_RECOVERY_READ_BYTES"),), 150),
+    (((storage.segments.segment, "FIRST_READ_BYTES"),), 100),
+    (((storage.segments.segment, "LONG_READ_BYTES"),), 150),
+    (((storage.recovery, "REPLAY_BYTES"),), 150),
+    (((storage.recovery, "RECALLED_BYTES"),), 150),
+    (((storage.log_manager, "LAZY_RECOVERY_BYTES"),), 300),
+    (((storage.log_directory, "SYNCED_ONE_BY_ONE"),), 0),
+    (((storage.openable_log, "SEGMENTS_AT_A_TIME"),), 1),
+    (((storage.retention, "AT_A_TIME"), (storage.log, "AT_A_TIME")), 1),
+)
+"""Each where it is looked up, with a value that is small for it."""
+
+
+@contextmanager
+def small_limits(dice: Random) -> Iterator[None]:
+    """Some of them, or none."""
+    share = dice.choice((0.0, 0.5, 1.0))
+    before: list[tuple[ModuleType, str, int]] = []
+    for places, small in _LIMITS:
+        if dice.random() < share:
+            for module, name in places:
+                before.append((module, name, getattr(module, name)))
+                setattr(module, name, small)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)

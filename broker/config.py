@@ -182,7 +182,9 @@ class BrokerConfig:
     def inter_broker_listener(self) -> str:
         """The name of the listener that brokers use among themselves."""
         value = self.value("inter.broker.listener.name")
-        return value if isinstance(value, str) else self.listeners[0].name
+        if isinstance(value, str):
+            return value
+        return self.listeners[0].name if self.listeners else "PLAINTEXT"
 
     def fetch_settings(self) -> FetchSettings:
         """How a follower fetches."""
@@ -357,8 +359,10 @@ def _check_listeners(config: BrokerConfig) -> None:
         raise ConfigError("barnabas.metrics.listener: it speaks HTTP and nothing else, such as HTTP://127.0.0.1:9464")
     if len(set(names)) != len(names):
         raise ConfigError("listeners: each listener needs a name of its own")
-    if not config.listeners:
+    if not config.listeners and "broker" in config.roles:
         raise ConfigError("listeners: there is none that clients could connect to, such as PLAINTEXT://127.0.0.1:9092")
+    if not config.controller_listeners and "broker" not in config.roles:
+        raise ConfigError("listeners: there is none of controller.listener.names, such as CONTROLLER://127.0.0.1:9093")
     unknown = set(config.advertised_listeners) - set(names)
     if unknown:
         raise ConfigError(f"advertised.listeners: {', '.join(sorted(unknown))} is not among the listeners")

@@ -5,7 +5,8 @@ RULES    1. The order of starting: bind, know or format the directories, lock th
             nothing of an existing directory is changed by it.
          2. A log directory whose disk has failed is done without, and said so; the one that holds the metadata log ends the
             node, and so does the last one.
-         3. The order of stopping: no new requests, tell the controller, finish the slow work, close the logs durably.
+         3. The order of stopping: tell the controller, and serve until it says that nobody needs this broker; no new requests,
+            finish the slow work, close the logs durably.
          4. News from below travels through callbacks that are set here and nowhere else.
 NOT HERE Handlers (`apis.py`), recurring work (`housekeeping.py`), settings (`config.py`).
 """
@@ -16,7 +17,6 @@ import asyncio
 import gc
 import logging
 import os
-import random
 import secrets
 import signal
 import sys
@@ -29,13 +29,10 @@ from typing import Any
 from broker.addresses import Addresses
 from broker.apis import client_apis, controller_apis
 from broker.config import BrokerConfig, Endpoint
-from broker.controller_channel import ControllerChannel
-from broker.controllers import Controllers
 from broker.coordinators.assembly import coordinators
 from broker.coordinators.producer_ids import ProducerIds
 from broker.descriptors import SETTING, raise_limit, share_out
 from broker.directory_requests import DirectoryRequests
-from broker.dynamic_settings import BrokerRules
 from broker.fetchers import Fetchers
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.log_dirs import LogDirsHandler
@@ -43,9 +40,10 @@ from broker.home import take_directories
 from broker.housekeeping import Housekeeping
 from broker.isr_requests import IsrRequests
 from broker.life import BrokerLife
+from broker.metadata_part import Around, MetadataPart
 from broker.network.cold import Warmer
 from broker.network.listener import Listener
-from broker.own_addresses import PLAINTEXT, own_controller, registered
+from broker.own_addresses import own_controller, registered
 from broker.quorum_settings import quorum_places
 from broker.reconfiguration import Reconfiguration
 from broker.security.authorizer import AllowAll, Authorizer
@@ -57,19 +55,14 @@ from broker.workers import ThreadWorker
 from protocol.errors import KafkaError
 from replication.compactor import Compactor
 from replication.controller.brokers import Registration
-from replication.controller.controller import OwnController
-from replication.controller.environment import Environment
 from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
 from replication.following import Following
 from replication.formatting import (
     ControllerEndpoint,
     UnusableDirectory,
-    new_uuid,
 )
 from replication.image import Changes, MetadataImage
-from replication.image import Endpoint as RegisteredEndpoint
-from replication.metadata_node import MetadataNode, World
 from replication.metadata_records import UnreadableMetadata
 from replication.metadata_replay import Replayed
 from replication.metadata_snapshots import MetadataSnapshots
@@ -95,6 +88,8 @@ _FREEZE_EVERY = 1024
 
 _OFFLINE = "log directory %s is offline: %s"
 _NAMED = 20
+_LEAVE_MS = 30_000
+"""How long the controller may take to find other leaders for what is led here."""
 
 
 class StartError(Exception):
@@ -114,7 +109,7 @@ def run(config: BrokerConfig, cluster_id: str | None = None) -> None:
     server = Server(config, loop, cluster_id=cluster_id)
 
     def ready() -> None:
-        listener = server.listeners[0]
+        listener = (server.listeners or server.controller_listeners)[0]
         host = listener.host or "0.0.0.0"  # noqa: S104
         shown = f"[{host}]" if ":" in host else host
         seconds = _process_age_s()
@@ -189,7 +184,7 @@ class Server:
         self._received = ReceivedMetrics()
         self._page: MetricsPage | None = None
         self._locks: list[Lock] = []
-        self._is_stopping = False
+        self._is_stopping = self._has_left = False
         self._followed = 0
         self.listeners: list[Listener] = []
         self.controller_listeners: list[Listener] = []
@@ -283,42 +278,11 @@ class Server:
         self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
         sessions = Sessions(self._deadlines, config.number("broker.session.timeout.ms"))
         sessions.on_silence = self._fell_silent
-        self._incarnation_id = new_uuid(secrets.token_bytes)
-        endpoints = (RegisteredEndpoint(controller.listener, controller.host, controller.port, PLAINTEXT),)
-        in_quorum, of_broker = (self._connections(controller.listener) for _ in range(2))
-        self._node = MetadataNode(
-            World(self._disk, self._worker, self._deadlines, self._clock, random.randrange, in_quorum.ask),
-            identity,
-            start,
-            self._environment(),
-            sessions,
-            OwnController(self._incarnation_id, endpoints),
-            times=config.quorum_times(),
-            bootstrap_servers=len(places.bootstrap),
-        )
-        self._controllers = (in_quorum, of_broker)
-        for connections in self._controllers:
-            connections.image = lambda: self._publisher.image
-            connections.voters = lambda: self._node.raft.voters
+        around = Around(self._loop, self._disk, self._worker, self._deadlines, self._clock)
+        self._metadata = MetadataPart(config, around, places, identity, start, sessions, controller)
+        self._node, self._channel = self._metadata.node, self._metadata.channel
         self._controller, self._publisher = self._node.controller, self._node.publisher
         self._controller.on_failed = self._fail
-        self._publisher.soon = self._metadata_log.soon = self._loop.call_soon
-        self._channel = ControllerChannel(
-            config.node_id, self._node, self._publisher, of_broker.ask, self._deadlines, self._clock
-        )
-        self._node.quorum.on_leader = self._channel.leader_changed
-
-    def _connections(self, listener: str) -> Controllers:
-        """To the other controllers: the quorum has its own, for what a broker asks may wait until the quorum has spoken."""
-        return Controllers(
-            self._loop,
-            self._config.node_id,
-            self._places.bootstrap,
-            listener,
-            self._deadlines,
-            self._clock.mono_ms,
-            self._config.number("controller.quorum.request.timeout.ms"),
-        )
 
     def _build_broker(self) -> None:
         config = self._config
@@ -360,7 +324,7 @@ class Server:
         producer_ids = ProducerIds(self._channel, config.node_id, lambda: self._life.epoch)
         self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock, producer_ids)
         self._publisher.on_image = self._image_changed
-        self._publisher.on_published = self._life.image_published
+        self._publisher.on_published = self._published
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
         self._moves.on_moved = self._directory_requests.tell
         self._housekeeping = Housekeeping(
@@ -426,25 +390,12 @@ class Server:
             )
         )
 
-    def _environment(self) -> Environment:
-        config = self._config
-        return Environment(
-            node_id=config.node_id,
-            settings=config.given,
-            rules=BrokerRules(config),
-            num_partitions=config.number("num.partitions"),
-            default_replication_factor=config.number("default.replication.factor"),
-            new_id=lambda: new_uuid(secrets.token_bytes),
-            random_below=random.Random().randrange,  # noqa: S311  # no secret, and no system call for each partition
-            kraft_version=self._metadata_log.kraft_version,
-        )
-
     def _registration(self) -> Registration:
         rack = self._config.value("broker.rack")
         return Registration(
             broker_id=self._config.node_id,
             cluster_id=self._publisher.image.cluster_id,
-            incarnation_id=self._incarnation_id,
+            incarnation_id=self._metadata.incarnation_id,
             endpoints=tuple(registered(self._config, listener) for listener in self.listeners),
             directories=tuple(home.directory_id for home in self._log_manager.directories.values()),
             rack=rack if isinstance(rack, str) else None,
@@ -460,7 +411,10 @@ class Server:
             listener.start()
             _log.info("the controller listens on %s:%d", listener.host, listener.port)
         self._node.quorum.start()
-        self._life.register()
+        if "broker" in self._config.roles:
+            self._life.register()
+        else:
+            self._begin()
 
     def _begin(self) -> None:
         """The broker is active in the published image: make its partitions, and answer clients."""
@@ -504,6 +458,12 @@ class Server:
         yield from self._directory_requests.check([partition for partition in made if partition is not None], image)
         self._coordinators.image_changed(changes, image, self._config.node_id)
 
+    def _published(self, image: MetadataImage) -> None:
+        if "controller" in self._config.roles:
+            self._metadata.registration.image_published(image)
+        if "broker" in self._config.roles:
+            self._life.image_published(image)
+
     def _follow(self, partition: Partition) -> None:
         if self._replicas.partitions.get(partition.key) is partition:
             self._fetchers.follow(partition)
@@ -535,21 +495,37 @@ class Server:
 
     # ------------------------------------------------------------ stopping
     def stop(self) -> None:
-        """Begin a clean shutdown; the loop ends when the controller has noted it."""
+        """Begin a clean shutdown: clients are served until others lead what was led here. A second wish ends it at once."""
         if self._is_stopping:
+            self._leave()
             return
         self._is_stopping = True
         _log.info("shutting down")
         self._worker.wait_no_longer()
-        for listener in self.listeners + self.controller_listeners:
-            listener.close()
-        if self._page is not None:
-            self._page.close()
+        if "broker" in self._config.roles:
+            self._life.end(self._leave)
+            self._deadlines.schedule(self._clock.mono_ms() + _LEAVE_MS, self._leave)
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Nobody needs this broker any more, or nobody answers: say that the quorum is not led here any more, and end."""
+        if self._has_left:
+            return
+        self._has_left = True
+        self._close_listeners()
         self._housekeeping.stop()
         self._compactor.stop()
         self._coordinators.close()
         self._fetchers.close()
-        self._life.end(self._loop.stop)
+        self._metadata.close()
+        self._loop.call_soon(self._loop.stop)
+
+    def _close_listeners(self) -> None:
+        for listener in self.listeners + self.controller_listeners:
+            listener.close()
+        if self._page is not None:
+            self._page.close()
 
     def finish(self) -> None:
         """After the loop has ended: let slow work end, close the logs durably."""
@@ -565,10 +541,7 @@ class Server:
 
     def abandon(self) -> None:
         """Let go of what is still held, however far the start came."""
-        for listener in self.listeners + self.controller_listeners:
-            listener.close()
-        if self._page is not None:
-            self._page.close()
+        self._close_listeners()
         for lock in self._locks:
             lock.release()
 

@@ -23,11 +23,15 @@ from protocol.messages.quorum import (
     AllocateProducerIdsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
     BrokerState,
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
 )
 from protocol.schema import Message
 
@@ -51,6 +55,8 @@ class ControllerHandlers:
             Route(ApiKey.BROKER_REGISTRATION, 0, 4, self.register),
             Route(ApiKey.BROKER_HEARTBEAT, 0, 2, self.heartbeat),
             Route(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, self.allocate_producer_ids),
+            Route(ApiKey.CONTROLLER_REGISTRATION, 0, 0, self.register_controller),
+            Route(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, self.assign_replicas),
         ]
 
     # ------------------------------------------------------------ brokers
@@ -100,6 +106,22 @@ class ControllerHandlers:
         if not self._is_node(context):
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             return AllocateProducerIdsResponse(error_code=code, producer_id_start=0, producer_id_len=0)
+        return self._submit(context, request)
+
+    def register_controller(
+        self, context: RequestContext, request: ControllerRegistrationRequest
+    ) -> Pending | ControllerRegistrationResponse:
+        """A controller's process begins."""
+        if not self._is_node(context):
+            return ControllerRegistrationResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return self._submit(context, request)
+
+    def assign_replicas(
+        self, context: RequestContext, request: AssignReplicasToDirsRequest
+    ) -> Pending | AssignReplicasToDirsResponse:
+        """A broker's replicas lie in these directories."""
+        if not self._is_node(context):
+            return AssignReplicasToDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return self._submit(context, request)
 
     def _submit(self, context: RequestContext, request: Message) -> Pending:

@@ -19,6 +19,8 @@ from protocol.messages.quorum import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     BrokerRegistrationRequest,
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
 )
 from protocol.messages.stored import (
     BrokerEndpoint,
@@ -203,19 +205,35 @@ def _features(features: Mapping[str, tuple[int, int]]) -> list[BrokerFeature]:
     ]
 
 
-def register_own_controller(
-    image: MetadataImage, environment: Environment, incarnation_id: bytes, endpoints: tuple[Endpoint, ...]
-) -> list[Versioned]:
-    """The record of this controller's new process, in a cluster where controllers register."""
+def register_controller(
+    image: MetadataImage, environment: Environment, request: ControllerRegistrationRequest
+) -> Decision[ControllerRegistrationResponse]:
+    """Decide on the registration of a controller's process."""
+    del environment
     if image.metadata_version < WITH_CONTROLLERS:
-        return []
+        sentence = "The current MetadataVersion is too old to support controller registrations."
+        code = ErrorCode.UNSUPPORTED_VERSION
+        return Decision([], ControllerRegistrationResponse(error_code=code, error_message=sentence))
     record = RegisterControllerRecord(
-        controller_id=environment.node_id,
-        incarnation_id=incarnation_id,
-        end_points=_endpoints(endpoints),
-        features=_features(features_for(image.features)),
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=request.zk_migration_ready,
+        end_points=request.listeners,
+        features=request.features,
     )
-    return [(record, 0)]
+    return Decision([(record, 0)], ControllerRegistrationResponse(error_code=ErrorCode.NONE))
+
+
+def registration_of_controller(
+    controller_id: int, incarnation_id: bytes, endpoints: tuple[Endpoint, ...], levels: Mapping[str, int]
+) -> ControllerRegistrationRequest:
+    """What a controller says of itself where these levels of features are in force."""
+    return ControllerRegistrationRequest(
+        controller_id=controller_id,
+        incarnation_id=incarnation_id,
+        listeners=_endpoints(endpoints),
+        features=_features(features_for(levels)),
+    )
 
 
 def unregister(

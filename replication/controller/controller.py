@@ -44,6 +44,7 @@ from protocol.messages.quorum import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    ControllerRegistrationRequest,
 )
 from protocol.messages.stored import (
     AbortTransactionRecord,
@@ -59,8 +60,9 @@ from replication.controller.asked_elections import elect_leaders
 from replication.controller.brokers import (
     allocate_producer_ids,
     register,
-    register_own_controller,
+    register_controller,
     registration_of,
+    registration_of_controller,
     unregister,
 )
 from replication.controller.credentials import alter_credentials
@@ -105,6 +107,7 @@ _DECISIONS: dict[type[Message], Decide] = {
     AllocateProducerIdsRequest: allocate_producer_ids,
     AlterPartitionRequest: alter_partitions,
     AssignReplicasToDirsRequest: assign_replicas,
+    ControllerRegistrationRequest: register_controller,
     ElectLeadersRequest: elect_leaders,
     AlterPartitionReassignmentsRequest: alter_reassignments,
     UnregisterBrokerRequest: unregister,
@@ -208,10 +211,12 @@ class Controller:
         self.on_failed(sentence)
 
     def _register_own(self, wall_ms: int) -> None:
-        """Write down this node's controller, in the form of the metadata.version in force, where that is news."""
+        """Write down this node's controller, where that is news: it need not ask for it."""
         known = self._newest.controllers.get(self._environment.node_id)
         if known is None or known.incarnation_id != self._own.incarnation_id:
-            self._write(register_own_controller(self._newest, self._environment, *self._own), wall_ms)
+            node_id, levels = self._environment.node_id, self._newest.features
+            request = registration_of_controller(node_id, *self._own, levels)
+            self._write(register_controller(self._newest, self._environment, request).records, wall_ms)
 
     def _bootstrap(self, records: Sequence[Versioned]) -> list[Versioned]:
         """A new cluster's first records, seen whole; where eligible leaders are on, min.insync.replicas too."""
@@ -231,11 +236,8 @@ class Controller:
         if not self.is_active:
             reply(not_controller(request))
             return
-        before = self._newest.metadata_version
         decision = _DECISIONS[type(request)](self._newest, self._environment, request)
         self._answer(request, decision, wall_ms, reply)
-        if self._newest.metadata_version > before:  # more can be written of this controller
-            self._write(register_own_controller(self._newest, self._environment, *self._own), wall_ms)
 
     def _answer(self, request: Message, decision: Decision[Any], wall_ms: int, reply: Reply) -> None:
         """Write what was decided, and reply when it is published; or that another controller is to be asked."""

@@ -107,5 +107,8 @@ _ANSWERS: Final[dict[type[Message], Callable[[Any], Message]]] = {
     ),
     quorum.AssignReplicasToDirsRequest: _always(quorum.AssignReplicasToDirsResponse(error_code=_CODE)),
     quorum.BrokerRegistrationRequest: _always(quorum.BrokerRegistrationResponse(error_code=_CODE)),
+    quorum.ControllerRegistrationRequest: _always(
+        quorum.ControllerRegistrationResponse(error_code=_CODE, error_message=_SENTENCE)
+    ),
     quorum.BrokerHeartbeatRequest: _always(quorum.BrokerHeartbeatResponse(error_code=_CODE)),
 }

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from broker.config import BrokerConfig
 from broker.controller_channel import ControllerChannel
@@ -29,6 +30,9 @@ from replication.metadata_node import MetadataNode, World
 from replication.metadata_start import MetadataStart
 from replication.work import Worker
 from storage.disk import Disk
+
+_FAREWELL_MS: Final = 200
+"""So long who led the quorum goes on, so that the others need not miss it before they elect another one."""
 
 
 class Around(NamedTuple):
@@ -95,11 +99,20 @@ class MetadataPart:
         self.registration = ControllerRegistration(config.node_id, own, self.channel, clock)
         """Of this node's controller."""
 
-    def close(self) -> None:
-        """Lead no longer, and ask nobody any more."""
-        self.node.quorum.resign()
-        for connections in self._connections:
-            connections.close()
+    def leave(self, left: Callable[[], None]) -> None:
+        """Lead no longer, and ask nobody any more; `left` follows when other voters could hear of it."""
+
+        def end() -> None:
+            for connections in self._connections:
+                connections.close()
+            left()
+
+        quorum = self.node.quorum
+        if not quorum.is_leading or len(self.node.raft.voters) == 1:
+            end()
+            return
+        quorum.resign()
+        self._around.deadlines.schedule(self._around.clock.mono_ms() + _FAREWELL_MS, end)
 
     def _controllers(self, listener: str) -> Controllers:
         return Controllers(

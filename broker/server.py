@@ -513,13 +513,13 @@ class Server:
         if self._has_left:
             return
         self._has_left = True
-        self._close_listeners()
         self._housekeeping.stop()
         self._compactor.stop()
         self._coordinators.close()
         self._fetchers.close()
-        self._metadata.close()
-        self._loop.call_soon(self._loop.stop)
+        for listener in self.listeners:
+            listener.close()
+        self._metadata.leave(self._loop.stop)
 
     def _close_listeners(self) -> None:
         for listener in self.listeners + self.controller_listeners:
@@ -529,6 +529,7 @@ class Server:
 
     def finish(self) -> None:
         """After the loop has ended: let slow work end, close the logs durably."""
+        self._close_listeners()
         self._watchdog.stop()
         if self.failure is not None:
             return

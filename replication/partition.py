@@ -215,6 +215,8 @@ class Partition:
         else:
             known = self.followers
             self.followers = {replica: known.get(replica) or Follower(0) for replica in others}
+            for follower in self.followers.values():
+                follower.is_joining = False  # who left the ISR may be gone for good: its next fetch will tell
             if self._is_settled:
                 self.own_end_moved()
 
@@ -535,9 +537,18 @@ class Partition:
 
     # ------------------------------------------------------------ followers
     def update_follower(
-        self, reader: Reader, position: FetchPosition, leader_end: int, mono_ms: int, max_lag_ms: int
+        self,
+        reader: Reader,
+        position: FetchPosition,
+        leader_end: int,
+        mono_ms: int,
+        max_lag_ms: int,
+        *,
+        may_join: bool = True,
     ) -> None:
         """A follower's fetch from `position` was served while our log ended at `leader_end` (seeds.md F5).
+
+        `may_join`: whether it can be in the ISR: it is not fenced, and not about to leave.
 
         Raises:
             KafkaError: this broker is no replica, or an older registration of one.
@@ -551,9 +562,8 @@ class Partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         follower.broker_epoch = max(follower.broker_epoch, reader.broker_epoch)
         follower.fetched(position.offset, leader_end, mono_ms)
-        follower.is_joining = reader.replica_id not in self.isr and follower.is_caught_up(
-            leader_end, mono_ms, max_lag_ms
-        )
+        is_close = may_join and follower.is_caught_up(leader_end, mono_ms, max_lag_ms)
+        follower.is_joining = is_close and reader.replica_id not in self.isr
         if position.log_start_offset != follower.log_start_offset:
             follower.log_start_offset = position.log_start_offset
             self._wake(self.key)

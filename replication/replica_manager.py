@@ -451,8 +451,11 @@ class ReplicaManager:
             self.directory_failed(partition.log.directory, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from error
         if fetched_mono_ms is not None and reader.replica_id >= 0:
-            partition.update_follower(reader, position, info.log_end_offset, fetched_mono_ms, self._max_lag_ms)
-            if self._may_join(reader):
+            may_join = self._may_join(reader)
+            partition.update_follower(
+                reader, position, info.log_end_offset, fetched_mono_ms, self._max_lag_ms, may_join=may_join
+            )
+            if may_join:
                 self._want_isr(partition, partition.isr_with(reader.replica_id))
         return info
 

@@ -210,6 +210,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("replica.lag.time.max.ms", Kind.LONG, "30000", None,
                 "Time after which a follower that has not caught up leaves the ISR."),
         Setting("replica.socket.timeout.ms", Kind.INT, "30000", None, "How long a leader may take for an answer."),
+        Setting("request.timeout.ms", Kind.INT, "30000", None, "How long another broker may take for an answer."),
         Setting("socket.listen.backlog.size", Kind.INT, "50", at_least(1),
                 "Connections that the kernel keeps waiting to be accepted."),
         Setting("socket.receive.buffer.bytes", Kind.INT, "102400", None,

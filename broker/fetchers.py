@@ -1,7 +1,6 @@
 """The fetching from all leaders that this broker follows: a fetcher and a connection for each.
 
 RULES    1. Who leads a partition is what the image says: with every change it goes to another fetcher, or to none.
-         2. A leader's address is the one of the listener that brokers use among themselves, as it has registered it.
 NOT HERE What is asked and what the answers mean (`replication/fetcher.py`).
 """
 
@@ -11,13 +10,13 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from broker.network.peer import Address, Peer
+from broker.brokers import Brokers
+from broker.network.peer import Peer
 from broker.timer import SystemClock
 from protocol.schema import Message
 from replication.deadlines import Deadline, Deadlines
 from replication.fetcher import Fetcher, FetchSettings
 from replication.following import Following
-from replication.image import MetadataImage
 from replication.partition import Partition
 
 
@@ -38,13 +37,11 @@ class Fetchers:
         loop: asyncio.AbstractEventLoop,
         own_id: int,
         broker_epoch: Callable[[], int],
-        image: Callable[[], MetadataImage],
-        listener: str,
+        brokers: Brokers,
         following: Following,
         settings: FetchSettings,
         deadlines: Deadlines,
         clock: SystemClock,
-        timeout_ms: int,
     ) -> None:
         """Follow nobody yet.
 
@@ -52,24 +49,20 @@ class Fetchers:
             loop: the event loop.
             own_id: this broker.
             broker_epoch: of its registration.
-            image: the newest published one.
-            listener: the name of the listener that brokers use among themselves.
+            brokers: connections for fetching and nothing else: a Fetch that waits holds up what comes behind it.
             following: who writes.
             settings: how much, and how patiently.
             deadlines: where waits are.
             clock: the time.
-            timeout_ms: replica.socket.timeout.ms.
         """
         self._loop = loop
         self._own_id = own_id
         self._broker_epoch = broker_epoch
-        self._image = image
-        self._listener = listener
+        self._brokers = brokers
         self._following = following
         self._settings = settings
         self._deadlines = deadlines
         self._clock = clock
-        self._timeout_ms = timeout_ms
         self._leaders: dict[int, _Leader] = {}
         self._by_partition: dict[Partition, int] = {}
         self._is_closed = False
@@ -94,30 +87,16 @@ class Fetchers:
     def close(self) -> None:
         """Fetch no more."""
         self._is_closed = True
-        for leader in self._leaders.values():
-            leader.peer.close()
+        self._brokers.close()
 
     def _leader(self, leader_id: int) -> _Leader:
         known = self._leaders.get(leader_id)
         if known is not None:
             return known
         fetcher = Fetcher(leader_id, self._own_id, self._broker_epoch, self._following, self._settings)
-        peer = Peer(
-            self._loop,
-            partial(self._address, leader_id),
-            f"broker-{self._own_id}-fetcher-0",
-            self._deadlines,
-            self._clock.mono_ms,
-            self._timeout_ms,
-        )
-        leader = self._leaders[leader_id] = _Leader(fetcher, peer)
+        leader = self._leaders[leader_id] = _Leader(fetcher, self._brokers.connection(leader_id))
         fetcher.on_ready = lambda: _soon(self._loop, partial(self._ask, leader))
         return leader
-
-    def _address(self, leader_id: int) -> Address | None:
-        broker = self._image().brokers.get(leader_id)
-        endpoint = None if broker is None else broker.endpoint(self._listener)
-        return None if endpoint is None else Address(endpoint.host, endpoint.port)
 
     def _ask(self, leader: _Leader) -> None:
         if self._is_closed:

@@ -28,6 +28,7 @@ from typing import Any
 
 from broker.addresses import Addresses
 from broker.apis import client_apis, controller_apis
+from broker.brokers import Brokers
 from broker.config import BrokerConfig, Endpoint
 from broker.coordinators.assembly import coordinators
 from broker.coordinators.producer_ids import ProducerIds
@@ -322,7 +323,10 @@ class Server:
         self._replicas.on_isr_wanted = IsrRequests(self._channel, self._life, config.node_id, self._clock).want
         self._build_fetchers()
         producer_ids = ProducerIds(self._channel, config.node_id, lambda: self._life.epoch)
-        self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock, producer_ids)
+        self._brokers = self._connections("request.timeout.ms")
+        self._coordinators = coordinators(
+            config, self._replicas, self._deadlines, self._clock, producer_ids, self._brokers.ask
+        )
         self._publisher.on_image = self._image_changed
         self._publisher.on_published = self._published
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
@@ -353,19 +357,30 @@ class Server:
             self._clock,
         )
 
+    def _connections(self, timeout: str) -> Brokers:
+        """To the other brokers; `timeout` is the setting for how long an answer may take."""
+        config = self._config
+        return Brokers(
+            self._loop,
+            config.node_id,
+            lambda: self._publisher.image,
+            config.inter_broker_listener,
+            self._deadlines,
+            self._clock.mono_ms,
+            config.number(timeout),
+        )
+
     def _build_fetchers(self) -> None:
         config = self._config
         self._fetchers = Fetchers(
             self._loop,
             config.node_id,
             lambda: self._life.epoch,
-            lambda: self._publisher.image,
-            config.inter_broker_listener,
+            self._connections("replica.socket.timeout.ms"),
             Following(self._replicas, self._log_manager, self._worker),
             config.fetch_settings(),
             self._deadlines,
             self._clock,
-            config.number("replica.socket.timeout.ms"),
         )
         self._replicas.on_following = self._follow
 
@@ -517,6 +532,7 @@ class Server:
         self._compactor.stop()
         self._coordinators.close()
         self._fetchers.close()
+        self._brokers.close()
         for listener in self.listeners:
             listener.close()
         self._metadata.leave(self._loop.stop)

@@ -144,7 +144,6 @@ replica.selector.class STRING
 replica.socket.receive.buffer.bytes INT 65536
 replication.quota.window.num INT 11
 replication.quota.window.size.seconds INT 1
-request.timeout.ms INT 30000
 sasl.client.callback.handler.class CLASS
 sasl.enabled.mechanisms LIST GSSAPI
 sasl.jaas.config PASSWORD

@@ -14,12 +14,13 @@ NOT HERE What the coordinator decides (`transactions.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Final
 
 from broker.coordinators.runtime import Clock, CoordinatorRuntime, Shard, coordinator_error
 from broker.coordinators.transaction import NO_EPOCH, WITH_BUMPS, Expected, TopicPartition
+from broker.coordinators.transaction_lookup import TransactionLookup
 from broker.coordinators.transactions import Identity, Marker, TransactionCoordinator
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import NO_SEQUENCE
@@ -83,6 +84,7 @@ class Admission:
         coordinator: CoordinatorRuntime[TransactionCoordinator],
         deadlines: Deadlines,
         clock: Clock,
+        lookup: TransactionLookup | None = None,
         *,
         does_verify: bool = True,
         retry_ms: int = 20,
@@ -90,13 +92,15 @@ class Admission:
     ) -> None:
         """Let partitions of `replicas` be written to.
 
-        Without `does_verify` old producers are believed. A producer of version 2 waits for the end of its last
-        transaction for `patience_ms`, looking every `retry_ms`.
+        `lookup` asks coordinators on other brokers; None: there are none. Without `does_verify` old producers are
+        believed. A producer of version 2 waits for the end of its last transaction for `patience_ms`, looking every
+        `retry_ms`.
         """
         self._replicas = replicas
         self._coordinator = coordinator
         self._deadlines = deadlines
         self._clock = clock
+        self._lookup = lookup
         self._does_verify = does_verify
         self._retry_ms = retry_ms
         self._patience_ms = patience_ms
@@ -152,6 +156,11 @@ class Admission:
 
     def _ask(self, asking: _Asking) -> None:
         asking.ended.clear()  # what ended before is not what is asked for
+        lookup = self._lookup
+        elsewhere = -1 if lookup is None else lookup.coordinator_of(asking.transactional_id)
+        if lookup is not None and elsewhere >= 0:
+            self._ask_there(lookup, elsewhere, asking)
+            return
         shard = self._coordinator.find(asking.transactional_id)
         if not isinstance(shard, Shard):
             self._answered(asking, dict.fromkeys(asking.partitions, shard))
@@ -163,12 +172,30 @@ class Admission:
         decision = shard.machine.add(name, producer, partitions, WITH_BUMPS)
         shard.execute(decision).then(lambda error: self._added(asking, decision.reply, error))
 
+    def _ask_there(self, lookup: TransactionLookup, coordinator_id: int, asking: _Asking) -> None:
+        """The coordinator is on another broker."""
+        is_added = asking.support is Support.IMPLICIT
+
+        def answered(verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
+            if not is_added or not self._asks_again(asking, verdicts.values()):
+                self._answered(asking, verdicts)
+
+        lookup.ask(
+            coordinator_id, asking.transactional_id, asking.producer, asking.partitions, answered, is_added=is_added
+        )
+
     def _added(self, asking: _Asking, reply: Identity, error: ErrorCode) -> None:
         verdict = reply.error if error is _NONE else coordinator_error(error)
-        if verdict is ErrorCode.CONCURRENT_TRANSACTIONS and self._clock.mono_ms() < asking.until_mono_ms:
-            self._deadlines.schedule(self._clock.mono_ms() + self._retry_ms, lambda: self._ask(asking))
-            return
-        self._answered(asking, dict.fromkeys(asking.partitions, verdict))
+        if not self._asks_again(asking, [verdict]):
+            self._answered(asking, dict.fromkeys(asking.partitions, verdict))
+
+    def _asks_again(self, asking: _Asking, verdicts: Iterable[ErrorCode]) -> bool:
+        """Whether the end of the last transaction is waited for; then it will be asked again."""
+        now_ms = self._clock.mono_ms()
+        if now_ms >= asking.until_mono_ms or ErrorCode.CONCURRENT_TRANSACTIONS not in verdicts:
+            return False
+        self._deadlines.schedule(now_ms + self._retry_ms, lambda: self._ask(asking))
+        return True
 
     def _answered(self, asking: _Asking, verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
         refusals = asking.refusals

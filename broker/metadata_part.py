@@ -46,7 +46,7 @@ class Around(NamedTuple):
 
 
 class MetadataPart:
-    """Made of what the directory held at the start; nothing happens before `node.quorum.start`."""
+    """Made of what the directory held at the start; nothing happens before `node.start`."""
 
     def __init__(
         self,

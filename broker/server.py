@@ -425,7 +425,7 @@ class Server:
         for listener in self.controller_listeners:
             listener.start()
             _log.info("the controller listens on %s:%d", listener.host, listener.port)
-        self._node.quorum.start()
+        self._node.start()
         if "broker" in self._config.roles:
             self._life.register()
         else:

@@ -55,7 +55,7 @@ class World(NamedTuple):
 
 
 class MetadataNode:
-    """Made of what the directory held at the start; nothing happens before `quorum.start`."""
+    """Made of what the directory held at the start; nothing happens before `start`."""
 
     def __init__(
         self,
@@ -90,6 +90,11 @@ class MetadataNode:
         )
         self.quorum = Quorum(self.raft, log, self.controller, self._keep, world.send, world.deadlines, world.clock)
         log.on_written, log.on_flushed = self.quorum.written, self.quorum.flushed
+
+    def start(self) -> None:
+        """Take part in the quorum."""
+        self.log.make_durable()
+        self.quorum.start()
 
     def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
         """Have this node's controller, or its quorum, decide on a request; `reply` gets the answer when it is committed."""

@@ -179,7 +179,7 @@ class ControllerWorld:
         )
         self.controller, self.publisher = self.node.controller, self.node.publisher
         self.publisher.on_image = self._follow
-        self.node.quorum.start()
+        self.node.start()
         return self
 
     def start(self, *, previous_epoch: int = -1) -> ControllerWorld:

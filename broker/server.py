@@ -486,7 +486,6 @@ class Server:
             self._fetchers.forget(partition)
 
     def _fell_silent(self, broker_id: int) -> None:
-        _log.warning("broker %d was not heard for too long: it is fenced", broker_id)
         self._controller.fence_silent(broker_id, wall_ms=self._clock.wall_ms())
 
     def _directory_failed(self, directory: str, error: StorageError) -> None:

@@ -13,6 +13,7 @@ NOT HERE The decisions (`topics.py`, `setting_changes.py`, `brokers.py`, `heartb
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -94,6 +95,8 @@ class OwnController(NamedTuple):
     incarnation_id: bytes
     endpoints: tuple[Endpoint, ...]
 
+
+_log = logging.getLogger("barnabas.controller")
 
 Reply = Callable[[Any], None]
 Decide = Callable[[MetadataImage, Environment, Any], Decision[Any]]
@@ -316,6 +319,7 @@ class Controller:
         broker = self._newest.brokers.get(broker_id)
         if not self.is_active or broker is None or broker.is_fenced:
             return
+        _log.warning("broker %d was not heard for too long: it is fenced", broker_id)
         self._sessions.of(broker_id, broker.epoch).stays()
         self._write(fence(self._newest, self._environment, broker), wall_ms, is_atomic=False)
 

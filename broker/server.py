@@ -356,7 +356,7 @@ class Server:
             self._moves,
             self._compactor,
             self._housekeeping,
-            self._coordinators.settings_of_groups,
+            self._coordinators,
             self._clock,
         )
 

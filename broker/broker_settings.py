@@ -43,6 +43,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("compression.zstd.level", Kind.INT, "3", between(-131072, 22), _DEFAULT_OF_TOPICS),
         Setting("connections.max.idle.ms", Kind.LONG, "600000", None, "Idle connections are closed after this time."),
         Setting("controller.listener.names", Kind.LIST, None, None, "Listeners of the controller, by name."),
+        Setting("controller.quorum.auto.join.enable", Kind.BOOLEAN, "false", None,
+                "Whether a controller makes itself a voter of a quorum that can change."),
         Setting("controller.quorum.bootstrap.servers", Kind.LIST, "", None,
                 "Where controllers can be asked, for a quorum that can change."),
         Setting("controller.quorum.election.backoff.max.ms", Kind.INT, "1000", None,

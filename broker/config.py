@@ -22,7 +22,7 @@ from broker.unused_settings import unused_settings
 from replication.fetcher import FetchSettings
 from replication.metadata_snapshots import SnapshotSettings
 from replication.metadata_start import METADATA_LOG_CONFIG
-from replication.raft.raft import QuorumTimes
+from replication.raft.standing import QuorumTimes
 from storage.compaction.job import Resources
 from storage.log_config import LogConfig, log_config
 from storage.settings import MAX_INT, BadSetting, Setting, Value, parse
@@ -202,6 +202,7 @@ class BrokerConfig:
             election_timeout_ms=self.number("controller.quorum.election.timeout.ms"),
             fetch_timeout_ms=self.number("controller.quorum.fetch.timeout.ms"),
             election_backoff_max_ms=self.number("controller.quorum.election.backoff.max.ms"),
+            request_timeout_ms=self.number("controller.quorum.request.timeout.ms"),
             retry_backoff_ms=self.number("controller.quorum.retry.backoff.ms"),
         )
 

@@ -42,7 +42,9 @@ class ControllerRegistration:
         if image.metadata_version < WITH_CONTROLLERS or image.metadata_version <= self._told_level:
             return
         self._told_level = image.metadata_version
-        request = registration_of_controller(self._node_id, *self._own, image.features)
+        request = registration_of_controller(
+            self._node_id, self._own.incarnation_id, self._own.endpoints, image.features
+        )
         self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=_answered)
 
 

@@ -1,6 +1,6 @@
 """The controllers of the cluster as nodes to be asked: where each is, and the connection to it.
 
-RULES    1. A controller's address is what it has registered, else what the quorum's voters are known by, else unknown.
+RULES    1. A controller's address is what the quorum says it is, else what it has registered, else that of a voter.
          2. Ids below -1 are bootstrap servers, in the order of the setting: -2 is the first.
 NOT HERE What they are asked (`replication/raft`, `controller_channel.py`).
 """
@@ -17,6 +17,7 @@ from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
 from replication.deadlines import Deadlines
 from replication.image import MetadataImage
+from replication.raft.voters import Address as VoterAddress
 from replication.raft.voters import VoterSet
 
 _FIRST_BOOTSTRAP: Final = -2
@@ -54,6 +55,7 @@ class Controllers:
         self._mono_ms = mono_ms
         self._timeout_ms = timeout_ms
         self._peers: dict[int, Peer] = {}
+        self._told: dict[int, Address] = {}
         self.image: Callable[[], MetadataImage | None] = lambda: None
         self.voters: Callable[[], VoterSet] = lambda: VoterSet([])
 
@@ -72,6 +74,14 @@ class Controllers:
         waits_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
         peer.ask(request, answered, self._timeout_ms + waits_ms)
 
+    def ask_at(
+        self, node_id: int, address: VoterAddress | None, request: Message, answered: Callable[[Message | None], None]
+    ) -> None:
+        """Ask a controller that is said to be at an address."""
+        if address is not None:
+            self._told[node_id] = Address(address.host, address.port)
+        self.ask(node_id, request, answered)
+
     def close(self) -> None:
         """End all connections."""
         for peer in self._peers.values():
@@ -80,6 +90,8 @@ class Controllers:
     def _address(self, node_id: int) -> Address | None:
         if node_id <= _FIRST_BOOTSTRAP:
             return self._bootstrap[_FIRST_BOOTSTRAP - node_id]
+        if node_id in self._told:
+            return self._told[node_id]
         image = self.image()
         registered = None if image is None else image.controllers.get(node_id)
         for endpoint in () if registered is None else registered.endpoints:

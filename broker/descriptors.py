@@ -3,12 +3,16 @@
 RULES    1. The limit is raised as far as the system allows, as Java does by itself.
          2. The shares do not overlap: who runs out of descriptors amid an append would have to take a log directory for
             broken, so clients are refused before that.
+         3. The table that the kernel keeps of them is made large enough at once. When it grows, who opened a file waits until
+            every thread has let go of the smaller one, some milliseconds, and it doubles only.
 NOT HERE Closing files (`storage/open_files.py`), refusing connections (`network/listener.py`).
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import resource
 from typing import Final, NamedTuple
 
@@ -33,6 +37,16 @@ def raise_limit() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return _ENOUGH if hard == resource.RLIM_INFINITY else hard
+
+
+def make_room(count: int) -> None:
+    """Have room for so many, and as many as are allowed, in the kernel's table (rule 3)."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.close(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, min(count, soft) - 1))
+    finally:
+        os.close(descriptor)
 
 
 def share_out(limit: int, wanted_files: int) -> Shares:

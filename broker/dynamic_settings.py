@@ -51,6 +51,7 @@ log.cleaner.threads
 max.connections
 max.connections.per.ip
 producer.id.expiration.ms
+transaction.partition.verification.enable
 """
 _TAKEN = """
 background.threads
@@ -76,7 +77,6 @@ remote.log.manager.fetch.max.bytes.per.second
 remote.log.manager.follower.thread.pool.size
 remote.log.reader.threads
 share.coordinator.cached.buffer.max.bytes
-transaction.partition.verification.enable
 """
 
 DYNAMIC = DYNAMIC_BROKER_SETTINGS | NOT_IN_FILES.keys() | {*_OBEYED.split(), *_TAKEN.split()}

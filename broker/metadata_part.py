@@ -75,19 +75,20 @@ class MetadataPart:
         self.incarnation_id = new_uuid(secrets.token_bytes)
         """Of this process."""
         endpoint = Endpoint(controller.listener, controller.host, controller.port, PLAINTEXT)
-        own = OwnController(self.incarnation_id, (endpoint,))
+        own = OwnController(self.incarnation_id, (endpoint,), listens=bool(config.controller_listeners))
         in_quorum, of_broker = (self._controllers(controller.listener) for _ in range(2))
         self._connections = (in_quorum, of_broker)
         loop, disk, worker, deadlines, clock = around
         self.node = node = MetadataNode(
-            World(disk, worker, deadlines, clock, random.randrange, in_quorum.ask),
+            World(disk, worker, deadlines, clock, random.randrange, in_quorum.ask_at),
             identity,
             start,
-            self._environment(start.log.kraft_version),
+            self._environment(start.log.kraft_version.latest),
             sessions,
             own,
             times=config.quorum_times(),
             bootstrap_servers=len(places.bootstrap),
+            joins=bool(config.value("controller.quorum.auto.join.enable")),
         )
         for connections in self._connections:
             connections.image = lambda: node.image

@@ -13,8 +13,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Sequence
 
 from broker.config import BrokerConfig, CleanerSettings
-from broker.coordinators.assembly import consumer_settings
-from broker.coordinators.consumer_settings import SettingsOfGroups
+from broker.coordinators.assembly import Coordinators, consumer_settings
 from broker.dynamic_settings import MOVE_RATE, with_changes
 from broker.helper import HelperCleaner
 from broker.housekeeping import Housekeeping
@@ -42,7 +41,7 @@ class Reconfiguration:
         moves: Moves,
         compactor: Compactor,
         housekeeping: Housekeeping,
-        settings_of_groups: SettingsOfGroups,
+        coordinators: Coordinators,
         clock: SystemClock,
     ) -> None:
         self._loop = loop
@@ -53,7 +52,7 @@ class Reconfiguration:
         self._moves = moves
         self._compactor = compactor
         self._housekeeping = housekeeping
-        self._settings_of_groups = settings_of_groups
+        self._coordinators = coordinators
         self._clock = clock
         self._cleaners: list[HelperCleaner] = []
         self._cleaner_settings: CleanerSettings | None = None
@@ -87,7 +86,8 @@ class Reconfiguration:
         rate = float(config.given.get(MOVE_RATE, "inf"))
         self._moves.throttle.set_rate(rate, self._clock.mono_ms())
         self._housekeeping.reconfigure(config)
-        self._settings_of_groups.broker = consumer_settings(config)
+        self._coordinators.settings_of_groups.broker = consumer_settings(config)
+        self._coordinators.admission.does_verify = bool(config.value("transaction.partition.verification.enable"))
         self._have_compacted(config.cleaner_settings())
 
     def _have_compacted(self, settings: CleanerSettings) -> None:

@@ -32,7 +32,7 @@ from broker.brokers import Brokers
 from broker.config import BrokerConfig, Endpoint
 from broker.coordinators.assembly import coordinators
 from broker.coordinators.producer_ids import ProducerIds
-from broker.descriptors import SETTING, raise_limit, share_out
+from broker.descriptors import OTHERS, SETTING, make_room, raise_limit, share_out
 from broker.directory_requests import DirectoryRequests
 from broker.fetchers import Fetchers
 from broker.handlers.dispatch import Dispatcher
@@ -260,6 +260,7 @@ class Server:
         self._log_manager.load(partial(_id_of, found))
         for _ in self._log_manager.recover():
             pass
+        make_room(min(len(self._log_manager.logs), self._shares.files) + OTHERS)
         for path, error in self._log_manager.offline.items():
             if path == identity.metadata_directory:
                 raise error
@@ -353,7 +354,7 @@ class Server:
             self._moves,
             self._compactor,
             self._housekeeping,
-            self._coordinators.settings_of_groups,
+            self._coordinators,
             self._clock,
         )
 

@@ -27,7 +27,6 @@ controlled.shutdown.enable BOOLEAN true
 controller.performance.always.log.threshold.ms LONG 2000
 controller.performance.sample.period.ms LONG 60000
 controller.quorum.append.linger.ms INT 25
-controller.quorum.auto.join.enable BOOLEAN false
 controller.quorum.fetch.max.bytes INT 1048576
 controller.quorum.fetch.snapshot.max.bytes INT 1048576
 controller.quota.window.num INT 11

@@ -220,6 +220,7 @@ APIS: dict[int, Api] = {
     ),
     ApiKey.ADD_RAFT_VOTER: Api(cluster.AddRaftVoterRequest, cluster.AddRaftVoterResponse),
     ApiKey.REMOVE_RAFT_VOTER: Api(cluster.RemoveRaftVoterRequest, cluster.RemoveRaftVoterResponse),
+    ApiKey.UPDATE_RAFT_VOTER: Api(raft.UpdateRaftVoterRequest, raft.UpdateRaftVoterResponse),
 }
 
 

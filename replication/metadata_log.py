@@ -37,8 +37,9 @@ from replication.metadata_records import (
     read_batch,
     read_batches,
 )
-from replication.raft.replica_log import EpochEnd, KeepSnapshot
-from replication.raft.voters import VoterHistory, from_record, to_record
+from replication.raft.history import History
+from replication.raft.replica_log import Append, EpochEnd, KeepSnapshot, Lead, NameVoters
+from replication.raft.voters import VoterSet, from_record, to_record
 from replication.snapshot_files import SnapshotFiles
 from replication.turns import Soon, at_once, in_turns
 from replication.work import Worker
@@ -69,9 +70,9 @@ class MetadataLog:
         log: Log,
         worker: Worker,
         snapshots: SnapshotFiles,
-        voters: VoterHistory,
+        voters: History[VoterSet],
+        kraft_version: History[int],
         *,
-        kraft_version: int,
         epoch: int,
     ) -> None:
         self._log = log
@@ -180,19 +181,28 @@ class MetadataLog:
 
     def quorum_records(self, end_offset: int) -> list[tuple[ControlType, Message]]:
         """What a snapshot up to an offset says of the quorum: its voters, where they are no setting."""
-        return [*voter_records(to_record(self.voters.at(end_offset)))] if self.kraft_version else []
+        return [*voter_records(to_record(self.voters.at(end_offset)))] if self.kraft_version.at(end_offset) else []
 
     # ------------------------------------------------------------ as leader
-    def begin_epoch(self, node_id: int, epoch: int, granting: Sequence[int], wall_ms: int, committed: Done) -> int:
-        """Write this epoch's LeaderChange, in a new log behind it the voters; return its last offset."""
+    def begin_epoch(self, lead: Lead, node_id: int, wall_ms: int, committed: Done) -> int:
+        """Write an epoch's LeaderChange, in the same batch what is to be named of the quorum; return its last offset."""
         voters = [stored.LeaderChangeVoter(voter_id=voter) for voter in self.voters.latest.node_ids]
-        for_it = [stored.LeaderChangeVoter(voter_id=voter) for voter in granting]
+        for_it = [stored.LeaderChangeVoter(voter_id=voter) for voter in lead.granting]
         leader = stored.LeaderChangeMessage(leader_id=node_id, voters=voters, granting_voters=for_it)
         messages: list[tuple[ControlType, Message]] = [(ControlType.LEADER_CHANGE, leader)]
-        if self.next_offset == 0 and self.kraft_version:
-            messages += self.quorum_records(0)
-        self._end_epoch = epoch
-        batch = control_records(messages, base_offset=self.next_offset, leader_epoch=epoch, timestamp_ms=wall_ms)
+        messages += [] if lead.naming is None else _named(lead.naming)
+        self._end_epoch = lead.epoch
+        return self._append_control(messages, wall_ms, committed)
+
+    def name_voters(self, naming: NameVoters, wall_ms: int) -> None:
+        """Write down other voters."""
+        self._append_control(_named(naming), wall_ms, _nothing)
+
+    def _append_control(self, messages: list[tuple[ControlType, Message]], wall_ms: int, committed: Done) -> int:
+        first = self.next_offset
+        batch = control_records(messages, base_offset=first, leader_epoch=self._end_epoch, timestamp_ms=wall_ms)
+        for offset, (_, message) in enumerate(messages, first):
+            self._take_control(offset, message)
         return self._append(len(messages), iter([batch]), wall_ms, committed)
 
     def append(self, records: Sequence[Versioned], *, wall_ms: int, committed: Done, is_atomic: bool = True) -> int:
@@ -245,13 +255,14 @@ class MetadataLog:
         self._awaiting_commit.clear()
 
     # ------------------------------------------------------------ as follower
-    def append_fetched(self, records: Any, wall_ms: int, done: Done) -> None:
-        """Take over what was fetched from the leader, byte for byte."""
-        self._when_at_rest(partial(self._append_fetched, records, wall_ms, done))
+    def append_fetched(self, fetched: Append, wall_ms: int, done: Done) -> None:
+        """Take over what was fetched from the leader, byte for byte; what it could not have sent is left out."""
+        self._when_at_rest(partial(self._append_fetched, fetched, wall_ms, done))
 
-    def _append_fetched(self, records: Any, wall_ms: int, done: Done) -> None:
+    def _append_fetched(self, fetched: Append, wall_ms: int, done: Done) -> None:
+        records = fetched.records
         try:
-            prepared = self._log.prepare_as_follower(records, wall_ms=wall_ms)
+            prepared = self._log.prepare_as_follower(records, wall_ms=wall_ms, leader_epoch=fetched.epoch)
         except KafkaError as error:
             _log.warning("the leader of the metadata sent what cannot be appended, it is asked again: %s", error)
             prepared = None
@@ -259,19 +270,22 @@ class MetadataLog:
             done()
             return
         for at, header in headers(records):
+            if header.base_offset >= prepared.end_offset:
+                break  # of a newer epoch than the leader's
             self._end_epoch = header.leader_epoch
             if header.is_control:
-                self._take_voters(read_batch(records, at, header))
+                batch = read_batch(records, at, header)
+                for offset, message in enumerate(batch.messages, batch.base_offset):
+                    self._take_control(offset, message)
         self._next_offset = prepared.end_offset
         self._awaiting_flush.append((prepared.end_offset, done))
         self._write(prepared, wall_ms)
 
-    def _take_voters(self, batch: MetadataBatch) -> None:
-        for offset, message in enumerate(batch.messages, batch.base_offset):
-            if isinstance(message, stored.VotersRecord):
-                self.voters.changed(offset, from_record(message))
-            elif isinstance(message, stored.KRaftVersionRecord):
-                self.kraft_version = message.kraft_version
+    def _take_control(self, offset: int, message: Message) -> None:
+        if isinstance(message, stored.VotersRecord):
+            self.voters.changed(offset, from_record(message))
+        elif isinstance(message, stored.KRaftVersionRecord):
+            self.kraft_version.changed(offset, message.kraft_version)
 
     def truncate(self, offset: int, done: Done) -> None:
         """Cut the log at an offset."""
@@ -284,6 +298,7 @@ class MetadataLog:
                 return
             self._stands_at_end()
             self.voters.truncated(offset)
+            self.kraft_version.truncated(offset)
             done()
 
         self._when_at_rest(cut)
@@ -315,6 +330,8 @@ class MetadataLog:
         for message in snapshot.control:
             if isinstance(message, stored.VotersRecord):
                 self.voters.begins_with(name.end_offset, from_record(message))
+            elif isinstance(message, stored.KRaftVersionRecord):
+                self.kraft_version.begins_with(name.end_offset, message.kraft_version)
         self.on_loaded(name, snapshot)
         done()
 
@@ -437,6 +454,15 @@ class MetadataLog:
 
 def _end_of(name: SnapshotName) -> EpochEnd:
     return EpochEnd(name.leader_epoch, name.end_offset)
+
+
+def _named(naming: NameVoters) -> list[tuple[ControlType, Message]]:
+    """The control records that name voters, after the version of the quorum's protocol if there is one."""
+    records: list[tuple[ControlType, Message]] = [(ControlType.KRAFT_VOTERS, to_record(naming.voters))]
+    if naming.kraft_version is not None:
+        version = stored.KRaftVersionRecord(kraft_version=naming.kraft_version)
+        records.insert(0, (ControlType.KRAFT_VERSION, version))
+    return records
 
 
 def _encoded(records: Sequence[Versioned], batches: DataBatches, *, is_atomic: bool) -> Iterator[bytearray | None]:

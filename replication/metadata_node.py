@@ -28,16 +28,18 @@ from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
 from replication.formatting import METADATA_DIRECTORY, Identity
 from replication.image import MetadataImage
+from replication.metadata_log import MetadataLog
 from replication.metadata_start import MetadataStart
 from replication.publisher import Publisher
-from replication.quorum import Answered, Clock, Quorum
+from replication.quorum import Clock, Quorum, SendTo
 from replication.quorum_state import write_quorum_state
 from replication.raft.description import describe
 from replication.raft.letters import METADATA_TOPIC
-from replication.raft.raft import QuorumTimes, Raft
+from replication.raft.raft import Raft
 from replication.raft.replica_log import ElectionState
-from replication.raft.voters import ReplicaKey
-from replication.record_versions import KRAFT_VERSION
+from replication.raft.standing import QuorumTimes
+from replication.raft.voters import Address, ReplicaKey, Voter
+from replication.record_versions import KRAFT_VERSION, SUPPORTED_FEATURES
 from replication.work import Run, Worker
 from storage.disk import Disk, StorageError
 
@@ -50,8 +52,7 @@ class World(NamedTuple):
     deadlines: Deadlines
     clock: Clock
     random_below: Callable[[int], int]
-    send: Callable[[int, Message, Answered], None]
-    """Asks another replica, or a bootstrap server (-2 is the first)."""
+    send: SendTo
 
 
 class MetadataNode:
@@ -68,6 +69,7 @@ class MetadataNode:
         *,
         times: QuorumTimes,
         bootstrap_servers: int = 0,
+        joins: bool = False,
     ) -> None:
         self._world = world
         self._path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
@@ -79,12 +81,13 @@ class MetadataNode:
         )
         log.on_loaded = committed.loaded
         self.raft = Raft(
-            ReplicaKey(identity.node_id, identity.metadata_directory_id),
+            _own_voter(identity, own, log),
             identity.cluster_id,
             log,
             start.state,
             times=times,
             bootstrap_servers=bootstrap_servers,
+            joins=joins,
             jitter=world.random_below,
             mono_ms=world.clock.mono_ms(),
         )
@@ -105,10 +108,8 @@ class MetadataNode:
             controller.heartbeat(request, wall_ms=wall_ms, mono_ms=mono_ms, reply=reply)
         elif isinstance(request, DescribeQuorumRequest):
             reply(self._described(mono_ms, wall_ms))
-        elif isinstance(request, AddRaftVoterRequest):
-            reply(controller.add_voter(request))
-        elif isinstance(request, RemoveRaftVoterRequest):
-            reply(controller.remove_voter(request))
+        elif isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
+            self.quorum.receive(request, reply)
         else:
             controller.submit(request, wall_ms=wall_ms, reply=reply)
 
@@ -134,11 +135,11 @@ class MetadataNode:
     @property
     def features(self) -> dict[str, int]:
         """The levels in force, the quorum's own among them; what is at 0 is left out."""
-        levels = {**self.publisher.image.features, KRAFT_VERSION: self.log.kraft_version}
+        levels = {**self.publisher.image.features, KRAFT_VERSION: self.log.kraft_version.latest}
         return {name: level for name, level in levels.items() if level}
 
     def _keep(self, state: ElectionState, done: Callable[[], None]) -> None:
-        voters = None if self.log.kraft_version else self.raft.voters.node_ids
+        voters = None if self.log.kraft_version.latest else self.raft.voters.node_ids
 
         def begin() -> Run:
             return partial(write_quorum_state, self._world.disk, self._path, state, static_voters=voters)
@@ -150,3 +151,13 @@ class MetadataNode:
                 done()
 
         self._world.worker.sync(self.log.directory, begin, kept)
+
+
+def _own_voter(identity: Identity, own: OwnController, log: MetadataLog) -> Voter:
+    """Who this replica is; where it listens for nobody, what the log says of it stays."""
+    key = ReplicaKey(identity.node_id, identity.metadata_directory_id)
+    known = log.voters.latest.get(identity.node_id)
+    addresses = tuple(Address(e.listener, e.host, e.port) for e in own.endpoints)
+    if not own.listens and known is not None:
+        addresses = known.addresses
+    return Voter(key, addresses, SUPPORTED_FEATURES[KRAFT_VERSION])

@@ -32,7 +32,8 @@ from replication.metadata_records import (
     read_snapshot,
 )
 from replication.metadata_transactions import WholeTransactions
-from replication.raft.voters import VoterHistory, VoterSet, from_record
+from replication.raft.history import History
+from replication.raft.voters import VoterSet, from_record
 from replication.record_versions import KRAFT_VERSION, METADATA_VERSION, unknown_level
 from replication.snapshot_files import SnapshotFiles
 from storage.disk import Disk
@@ -189,17 +190,22 @@ class _Replay:
         self._records: list[Message] = []
         self._whole = WholeTransactions()
         self.removed: set[bytes] = set()
-        self.voters = VoterHistory(VoterSet([]))
-        self.kraft_version = 0
+        self.voters = History(VoterSet())
+        self.kraft_version = History(0)
         self.last_voters: list[int] = []
         self._last = (image.offset, image.epoch, image.leader_id)
         self.timestamp_ms = snapshot.last_contained_ms
         self.size = 0
         for message in snapshot.control:
-            if isinstance(message, stored.VotersRecord):
-                self.voters.begins_with(start_offset, from_record(message))
-            else:
-                self._take_control(start_offset, message)
+            self._begin_control(start_offset, message)
+
+    def _begin_control(self, start_offset: int, message: Message) -> None:
+        """What the snapshot says of the quorum."""
+        if isinstance(message, stored.VotersRecord):
+            self.voters.begins_with(start_offset, from_record(message))
+        elif isinstance(message, stored.KRaftVersionRecord):
+            _check_level(KRAFT_VERSION, message.kraft_version, "The metadata quorum")
+            self.kraft_version.begins_with(start_offset, message.kraft_version)
 
     @property
     def is_in_transaction(self) -> bool:
@@ -227,7 +233,7 @@ class _Replay:
             self._last = (*self._last[:2], message.leader_id)
         elif isinstance(message, stored.KRaftVersionRecord):
             _check_level(KRAFT_VERSION, message.kraft_version, "The metadata quorum")
-            self.kraft_version = message.kraft_version
+            self.kraft_version.changed(offset, message.kraft_version)
 
     def finish(self) -> MetadataImage:
         offset, epoch, leader_id = self._last

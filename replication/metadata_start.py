@@ -27,9 +27,10 @@ from replication.metadata_records import (
 )
 from replication.metadata_replay import Replayed, read_metadata
 from replication.quorum_state import read_quorum_state
+from replication.raft.history import History
 from replication.raft.letters import METADATA_TOPIC, METADATA_TOPIC_ID
 from replication.raft.replica_log import ElectionState
-from replication.raft.voters import ReplicaKey, Voter, VoterHistory, VoterSet
+from replication.raft.voters import ReplicaKey, Voter, VoterSet
 from replication.work import Worker
 from storage.checkpoints import PARTITION_METADATA, write_topic_id
 from storage.disk import Disk
@@ -97,9 +98,7 @@ def open_metadata_log(
     if log.log_end_offset != found.end_offset:
         found = found.again(_batches(log, found.start.end_offset))
     found.snapshots.tidy()
-    opened = MetadataLog(
-        log, worker, found.snapshots, voters, kraft_version=found.kraft_version, epoch=max(found.image.epoch, 0)
-    )
+    opened = MetadataLog(log, worker, found.snapshots, voters, found.kraft_version, epoch=max(found.image.epoch, 0))
     opened.snapshot_ms = found.snapshot.last_contained_ms
     opened.bytes_behind, opened.committed_ms = found.size, found.timestamp_ms
     is_alone = voters.latest.node_ids == [identity.node_id]
@@ -112,19 +111,22 @@ def open_metadata_log(
     )
 
 
-def _voters(identity: Identity, found: Replayed, static_voters: VoterSet | None, *, may_observe: bool) -> VoterHistory:
+def _voters(
+    identity: Identity, found: Replayed, static_voters: VoterSet | None, *, may_observe: bool
+) -> History[VoterSet]:
     """Who votes, as far as is known; in a static quorum without settings this node alone, if it was so before."""
     voters, own = found.voters, ReplicaKey(identity.node_id, identity.metadata_directory_id)
-    if not found.kraft_version and static_voters:
-        voters = VoterHistory(static_voters)
-    elif not found.kraft_version and not may_observe:
+    is_static = not found.kraft_version.latest
+    if is_static and static_voters:
+        voters = History(static_voters)
+    elif is_static and not may_observe:
         if len(found.last_voters) > 1:
             raise UnreadableMetadata(
                 f"The metadata quorum has several voters ({', '.join(map(str, found.last_voters))}), which are a setting: "
                 "name them and their addresses in controller.quorum.voters."
             )
         alone = found.last_voters or [identity.node_id]
-        voters = VoterHistory(VoterSet([Voter(ReplicaKey(alone[0]))]))
+        voters = History(VoterSet([Voter(ReplicaKey(alone[0]))]))
     latest = voters.latest
     if len(latest) == 1 and own not in latest and not may_observe:
         (voter,) = latest

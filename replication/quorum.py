@@ -13,15 +13,27 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
 from replication.deadlines import Deadline, Deadlines
 from replication.raft.pulling import ForkedLog
 from replication.raft.raft import Raft
-from replication.raft.replica_log import Append, Effect, ElectionState, KeepSnapshot, Lead, Persist, Send, Truncate
+from replication.raft.replica_log import (
+    Answer,
+    Append,
+    Effect,
+    ElectionState,
+    KeepSnapshot,
+    Lead,
+    NameVoters,
+    Persist,
+    Send,
+    Truncate,
+)
 from replication.raft.roles import Leader
+from replication.raft.voters import Address
 
 _NOBODY: Final = -1
 _log = logging.getLogger("barnabas.quorum")
@@ -29,6 +41,8 @@ _log = logging.getLogger("barnabas.quorum")
 Done = Callable[[], None]
 Reply = Callable[[Message], None]
 Answered = Callable[[Message | None], None]
+SendTo = Callable[[int, Address | None, Message, Answered], None]
+"""Asks another replica by its id, at an address if that is known, or a bootstrap server (-2 is the first)."""
 
 
 class Clock(Protocol):
@@ -44,7 +58,7 @@ class Clock(Protocol):
 class QuorumLog(Protocol):
     """What is done to the log for Raft; `done` is called when it is durable."""
 
-    def append_fetched(self, records: Any, wall_ms: int, done: Done) -> None:
+    def append_fetched(self, fetched: Append, wall_ms: int, done: Done) -> None:
         """Take over what was fetched."""
 
     def truncate(self, offset: int, done: Done) -> None:
@@ -52,6 +66,9 @@ class QuorumLog(Protocol):
 
     def keep_piece(self, kept: KeepSnapshot, wall_ms: int, done: Done) -> None:
         """Write a piece of a snapshot."""
+
+    def name_voters(self, naming: NameVoters, wall_ms: int) -> None:
+        """Write down other voters."""
 
     def lead_no_longer(self) -> None:
         """Another replica decides on what is not committed."""
@@ -63,8 +80,8 @@ class QuorumLog(Protocol):
 class Owner(Protocol):
     """Whom the quorum works for."""
 
-    def lead(self, epoch: int, granting: list[int]) -> None:
-        """Write the first record of an epoch that this replica leads."""
+    def lead(self, lead: Lead) -> None:
+        """Write the first records of an epoch that this replica leads."""
 
     def lead_no_longer(self) -> None:
         """Another one does, or will."""
@@ -76,7 +93,7 @@ class Owner(Protocol):
         """The log cannot be gone on with: the node must stop."""
 
 
-class _Answer(NamedTuple):
+class _Reply(NamedTuple):
     """An answer that leaves when what stands before it is done."""
 
     reply: Reply
@@ -100,7 +117,7 @@ class Quorum:
         log: QuorumLog,
         owner: Owner,
         keep: Callable[[ElectionState, Done], None],
-        send: Callable[[int, Message, Answered], None],
+        send: SendTo,
         deadlines: Deadlines,
         clock: Clock,
     ) -> None:
@@ -111,7 +128,7 @@ class Quorum:
             log: its log.
             owner: who is told.
             keep: makes an election's state durable.
-            send: asks another replica, or a bootstrap server (-2 is the first); None: no answer came in time.
+            send: asks another replica; None: no answer came in time.
             deadlines: where its own are.
             clock: the time.
         """
@@ -122,9 +139,11 @@ class Quorum:
         self._send = send
         self._deadlines = deadlines
         self._clock = clock
-        self._queue: deque[Effect | _Answer] = deque()
+        self._queue: deque[Effect | _Reply] = deque()
         self._is_busy = False
         self._parked: list[_Parked] = []
+        self._unanswered: dict[int, tuple[Message, Reply]] = {}
+        """Requests that an effect answers, by identity."""
         self._served = (-1, -1)
         self._led_epoch = -1
         self._committed = 0
@@ -157,7 +176,7 @@ class Quorum:
         """Stop leading, and say so, if this replica leads."""
         if isinstance(self.raft.role, Leader):
             self.raft.resign(self._clock.mono_ms())
-            self._step()
+            self._go_on()
 
     @property
     def is_leading(self) -> bool:
@@ -175,9 +194,11 @@ class Quorum:
         message = self.raft.receive(request, now_ms, may_wait=until_ms is None or now_ms < until_ms)
         self._take_effects()
         if message is not None:
-            self._queue.append(_Answer(reply, message))
+            self._queue.append(_Reply(reply, message))
             return
-        assert isinstance(request, FetchRequest), "only a Fetch waits"
+        if not isinstance(request, FetchRequest):
+            self._unanswered[id(request)] = request, reply
+            return
         until_ms = until_ms or now_ms + request.max_wait_ms
         deadline = self._deadlines.schedule(until_ms, self._serve_now)
         self._parked.append(_Parked(request, reply, deadline))
@@ -213,7 +234,7 @@ class Quorum:
             self._log.committed(self._committed)
             self._owner.committed(self._committed)
         leader_id = self.raft.leader_id
-        if leader_id == self.raft.own.node_id and not self.is_leading:
+        if leader_id == self.raft.own.key.node_id and not self.is_leading:
             leader_id = _NOBODY
         if leader_id != self._known_leader:
             self._known_leader = leader_id
@@ -233,24 +254,34 @@ class Quorum:
     def _carry_out(self) -> None:
         while self._queue and not self._is_busy:
             effect = self._queue.popleft()
-            if isinstance(effect, _Answer):
+            if isinstance(effect, _Reply):
                 effect.reply(effect.message)
             elif isinstance(effect, Send):
-                self._send(effect.to, effect.request, partial(self._answered, effect.to, effect.token))
-            elif isinstance(effect, Lead):
-                if effect.epoch == self.raft.epoch and isinstance(self.raft.role, Leader):
-                    self._led_epoch = effect.epoch
-                    self._owner.lead(effect.epoch, effect.granting)
+                self._send(effect.to, effect.address, effect.request, partial(self._answered, effect.to, effect.token))
+            elif isinstance(effect, Answer):
+                _, reply = self._unanswered.pop(id(effect.request))
+                reply(effect.response)
+            elif isinstance(effect, Lead | NameVoters):
+                self._write_as_leader(effect)
             else:
                 self._is_busy = True
                 self._do(effect)
+
+    def _write_as_leader(self, effect: Lead | NameVoters) -> None:
+        if effect.epoch != self.raft.epoch or not isinstance(self.raft.role, Leader):
+            return
+        if isinstance(effect, NameVoters):
+            self._log.name_voters(effect, self._clock.wall_ms())
+        else:
+            self._led_epoch = effect.epoch
+            self._owner.lead(effect)
 
     def _do(self, effect: Persist | Append | Truncate | KeepSnapshot) -> None:
         wall_ms = self._clock.wall_ms()
         if isinstance(effect, Persist):
             self._keep(effect.state, self._kept)
         elif isinstance(effect, Append):
-            self._log.append_fetched(effect.records, wall_ms, self._written)
+            self._log.append_fetched(effect, wall_ms, self._written)
         elif isinstance(effect, Truncate):
             self._log.truncate(effect.offset, self._written)
         else:

@@ -101,7 +101,8 @@ class Admission:
         self._deadlines = deadlines
         self._clock = clock
         self._lookup = lookup
-        self._does_verify = does_verify
+        self.does_verify = does_verify
+        """Whether old producers are looked for; may change."""
         self._retry_ms = retry_ms
         self._patience_ms = patience_ms
         self._asking: dict[int, deque[_Asking]] = {}  # by producer id; the first of each is being answered
@@ -117,7 +118,7 @@ class Admission:
         done: Done,
     ) -> None:
         """Call `done`, perhaps at once, with the partitions that may not be written to, and why."""
-        if support < Support.IMPLICIT and not self._does_verify:
+        if support < Support.IMPLICIT and not self.does_verify:
             done({})
             return
         refusals: Refusals = {}

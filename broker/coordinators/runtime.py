@@ -233,8 +233,7 @@ class Shard(Generic[M]):
         """Append and apply what was decided; the commit says when, or whether, the reply may go out."""
         to_write = decision.records
         if not to_write:
-            last = self._last
-            return last if last.is_open else COMMITTED
+            return self.known()
         producer_id = NO_PRODUCER_ID if decision.producer is None else decision.producer[0]
         limit = self._log.max_batch_bytes
         parts = _batches(to_write, self.wall_ms(), limit, decision)
@@ -246,6 +245,11 @@ class Shard(Generic[M]):
             for record in applied:
                 apply(record, producer_id)
         return self._follow(commit, decision.settle)
+
+    def known(self) -> Commit:
+        """The commit of all that the machine knows now: an answer that tells of it waits for that."""
+        last = self._last
+        return last if last.is_open else COMMITTED
 
     def end_transaction(self, marker: bytearray, producer_id: int, *, is_commit: bool) -> Commit:
         """Append a transaction's marker and apply it; the commit says when it counts."""

@@ -9,14 +9,15 @@ NOT HERE What becomes of a group (`coordinators/consumer_groups.py`), the classi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from broker.coordinators.consumer_group_views import not_described, topics_in
 from broker.coordinators.consumer_groups import HeartbeatCaller
 from broker.coordinators.groups import GroupCoordinator
-from broker.coordinators.runtime import CoordinatorRuntime, Shard, coordinator_error
+from broker.coordinators.runtime import Commit, CoordinatorRuntime, Shard, coordinator_error
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.handlers.waiting import when_committed
+from broker.handlers.waiting import when_all, when_committed
 from broker.security.authorizer import Authorizer, Operation, Resource
 from broker.security.operations import authorized_operations
 from protocol.api import ApiKey
@@ -98,18 +99,21 @@ class ConsumerGroupHandlers:
 
     # ---- describe
 
-    def describe(self, context: RequestContext, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+    def describe(
+        self, context: RequestContext, request: ConsumerGroupDescribeRequest
+    ) -> ConsumerGroupDescribeResponse | Pending:
         """Groups with their members."""
-        return ConsumerGroupDescribeResponse(
-            groups=[
-                self._describe(context, group_id, with_operations=request.include_authorized_operations)
-                for group_id in request.group_ids
-            ]
-        )
+        commits: list[Commit] = []
+        groups = [
+            self._describe(context, group_id, commits, with_operations=request.include_authorized_operations)
+            for group_id in request.group_ids
+        ]
+        return when_all(commits, lambda: ConsumerGroupDescribeResponse(groups=groups))
 
     def _describe(
-        self, context: RequestContext, group_id: str, *, with_operations: bool
+        self, context: RequestContext, group_id: str, commits: list[Commit], *, with_operations: bool
     ) -> ConsumerGroupDescribeResponseGroup:
+        """One group; what must be committed before it may be told goes to `commits`."""
         if not self._is_enabled:
             return not_described(group_id, ErrorCode.UNSUPPORTED_VERSION)
         if not self._may(context, Operation.DESCRIBE, Resource.GROUP, group_id):
@@ -128,7 +132,15 @@ class ConsumerGroupHandlers:
             described.authorized_operations = authorized_operations(
                 self._authorizer, context.connection.principal, Resource.GROUP, group_id
             )
+        commits.append(shard.known())
+        commits[-1].then(partial(_not_committed, described))
         return described
+
+
+def _not_committed(described: ConsumerGroupDescribeResponseGroup, error: ErrorCode) -> None:
+    """What was to be told may be lost."""
+    if error is not _NONE:
+        described.error_code, described.members = coordinator_error(error), []
 
 
 def _refused(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:

@@ -9,6 +9,7 @@ NOT HERE What becomes of a group (`coordinators/`), its offsets (`group_offsets.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from broker.coordinators.classic_group import refused_join
@@ -126,9 +127,11 @@ class CoordinationHandlers:
         return when_committed(shard.execute(decision), answer)
 
     # ------------------------------------------------------------ administration
-    def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    def describe_groups(
+        self, context: RequestContext, request: DescribeGroupsRequest
+    ) -> DescribeGroupsResponse | Pending:
         """Groups with their members."""
-        groups = []
+        groups, commits = [], []
         for group_id in request.groups:
             shard = self._runtime.find(group_id)
             if not self._may(context, Operation.DESCRIBE, group_id):
@@ -139,12 +142,14 @@ class CoordinationHandlers:
                     described.authorized_operations = authorized_operations(
                         self._authorizer, context.connection.principal, Resource.GROUP, group_id
                     )
+                commits.append(shard.known())
+                commits[-1].then(partial(_not_described, described))
             else:
                 described = DescribedGroup(error_code=shard, group_id=group_id)
             groups.append(described)
-        return DescribeGroupsResponse(groups=groups)
+        return when_all(commits, lambda: DescribeGroupsResponse(groups=groups))
 
-    def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse | Pending:
         """The groups that this broker coordinates."""
         if self._runtime.is_loading:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -156,7 +161,15 @@ class CoordinationHandlers:
         principal = context.connection.principal
         if not self._authorizer.authorize(principal, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
             groups = [group for group in groups if self._may(context, Operation.DESCRIBE, group.group_id)]
-        return ListGroupsResponse(error_code=_NONE, groups=groups)
+        commits = [shard.known() for shard in self._runtime.serving]
+
+        def answer() -> ListGroupsResponse:
+            failed = next((commit.error for commit in commits if commit.error is not _NONE), None)
+            if failed is not None:
+                return ListGroupsResponse(error_code=coordinator_error(failed))
+            return ListGroupsResponse(error_code=_NONE, groups=groups)
+
+        return when_all(commits, answer)
 
     def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse | Pending:
         """Delete groups without members."""
@@ -190,6 +203,12 @@ def _joined(answer: JoinGroupResponse, version: int) -> JoinGroupResponse:
     if version < 7 and answer.protocol_name is None:
         answer.protocol_name = ""
     return answer
+
+
+def _not_described(described: DescribedGroup, error: ErrorCode) -> None:
+    """What was to be told may be lost."""
+    if error is not _NONE:
+        described.error_code, described.members = coordinator_error(error), []
 
 
 def _not_deleted(deleted: list[DeletableGroupResult], error: ErrorCode) -> None:

@@ -31,6 +31,7 @@ class RaftHandlers:
             Route(ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, self.receive),
             Route(ApiKey.END_QUORUM_EPOCH, 0, 1, self.receive),
             Route(ApiKey.FETCH_SNAPSHOT, 0, 1, self.receive),
+            Route(ApiKey.UPDATE_RAFT_VOTER, 0, 0, self.receive),
         ]
 
     def receive(self, context: RequestContext, request: Message) -> Pending | Message:

@@ -244,3 +244,46 @@ class FetchSnapshotResponse(Message, api_key=59, versions=(0, 1), flexible=0):
     error_code: Int16 = 0
     topics: list[FetchSnapshotTopicResponse] = EMPTY
     node_endpoints: Annotated[list[NodeEndpoint], Since(1), Tag(0)] = EMPTY
+
+
+class VoterEndpoint(Message):
+    """Where a voter listens."""
+
+    name: str
+    host: str
+    port: UInt16
+
+
+class SupportedKRaftVersions(Message):
+    """The range of kraft.version that a voter works with."""
+
+    min_supported_version: Int16
+    max_supported_version: Int16
+
+
+class UpdateRaftVoterRequest(Message, api_key=82, versions=(0, 0), flexible=0):
+    """A voter tells the leader where it listens now, and what it supports."""
+
+    cluster_id: str | None
+    current_leader_epoch: Int32
+    voter_id: Int32
+    voter_directory_id: Uuid
+    listeners: list[VoterEndpoint]
+    k_raft_version_feature: SupportedKRaftVersions
+
+
+class CurrentLeader(Message):
+    """The leader that the one who answers knows, and where it listens."""
+
+    leader_id: Int32 = -1
+    leader_epoch: Int32 = -1
+    host: str = ""
+    port: Int32 = 0
+
+
+class UpdateRaftVoterResponse(Message, api_key=82, versions=(0, 0), flexible=0):
+    """The answer to UpdateRaftVoterRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    current_leader: Annotated[CurrentLeader | None, Tag(0)] = None

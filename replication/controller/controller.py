@@ -28,12 +28,8 @@ from protocol.messages.admin import (
     IncrementalAlterConfigsRequest,
 )
 from protocol.messages.cluster import (
-    AddRaftVoterRequest,
-    AddRaftVoterResponse,
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
-    RemoveRaftVoterRequest,
-    RemoveRaftVoterResponse,
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
@@ -52,7 +48,6 @@ from protocol.messages.stored import (
     BeginTransactionRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
-    VotersVoter,
 )
 from protocol.messages.users import AlterClientQuotasRequest, AlterUserScramCredentialsRequest
 from protocol.schema import Message
@@ -78,13 +73,12 @@ from replication.controller.reassignments import alter_reassignments
 from replication.controller.sessions import Sessions
 from replication.controller.setting_changes import alter_settings, replace_settings
 from replication.controller.topics import create_partitions, create_topics, delete_topics
-from replication.controller.voters import add_voter, remove_voter
 from replication.image import BrokerImage, Changes, Endpoint, MetadataImage
 from replication.metadata_log import MetadataLog
 from replication.metadata_records import UnreadableMetadata, Versioned
 from replication.publisher import Publisher
 from replication.quorum import Clock
-from replication.raft.voters import to_record
+from replication.raft.replica_log import Lead
 from replication.record_versions import ELIGIBLE_LEADERS, METADATA_VERSION, WITH_TRANSACTIONS
 from replication.state_machine import Decision
 
@@ -94,6 +88,8 @@ class OwnController(NamedTuple):
 
     incarnation_id: bytes
     endpoints: tuple[Endpoint, ...]
+    listens: bool = True
+    """Whether it can be reached there."""
 
 
 _log = logging.getLogger("barnabas.controller")
@@ -171,18 +167,18 @@ class Controller:
         self.on_failed: Callable[[str], None] = _ignore
 
     # ------------------------------------------------------------ the quorum
-    def lead(self, epoch: int, granting: list[int]) -> None:
+    def lead(self, lead: Lead) -> None:
         """Begin a leader epoch: know what the log holds, end what the last leader left open, register this controller."""
         self.is_active = True
         inherited = list(self._others.rest())
         newest = inherited[-1][0] if inherited else self._publisher.newest
         node_id, wall_ms = self._environment.node_id, self._clock.wall_ms()
-        self._newest = newest.led_by(node_id, offset=self._log.next_offset, epoch=epoch)
+        self._newest = newest.led_by(node_id, offset=self._log.next_offset, epoch=lead.epoch)
         for image, changes in inherited:
             self._pending.append(_Pending(image, changes, _nothing, _nothing))
         self._pending.append(_Pending(self._newest, Changes(), _nothing, _nothing))
         begun = partial(self._committed, len(inherited) + 1)
-        self._log.begin_epoch(node_id, epoch, granting, wall_ms, begun)
+        self._log.begin_epoch(lead, node_id, wall_ms, begun)
         if self._others.is_in_transaction:
             abort = AbortTransactionRecord(reason="The controller that began it ended.")
             self._write([(abort, 0)], wall_ms)
@@ -218,7 +214,7 @@ class Controller:
         known = self._newest.controllers.get(self._environment.node_id)
         if known is None or known.incarnation_id != self._own.incarnation_id:
             node_id, levels = self._environment.node_id, self._newest.features
-            request = registration_of_controller(node_id, *self._own, levels)
+            request = registration_of_controller(node_id, self._own.incarnation_id, self._own.endpoints, levels)
             self._write(register_controller(self._newest, self._environment, request).records, wall_ms)
 
     def _bootstrap(self, records: Sequence[Versioned]) -> list[Versioned]:
@@ -251,19 +247,6 @@ class Controller:
             lambda: reply(not_controller(request)),
             is_atomic=decision.is_atomic,
         )
-
-    def add_voter(self, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
-        """Decide on another voter of the metadata log."""
-        return add_voter(self._newest.cluster_id, self._own.endpoints[0].listener, self._voter, request)
-
-    def remove_voter(self, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
-        """Decide on a voter less."""
-        return remove_voter(self._newest.cluster_id, self._voter, request)
-
-    @property
-    def _voter(self) -> VotersVoter | None:
-        """The node as the voter that it is; None where the voters are a setting."""
-        return to_record(self._log.voters.latest).voters[0] if self._log.kraft_version else None
 
     # ------------------------------------------------------------ brokers
     def register_broker(self, request: BrokerRegistrationRequest, *, wall_ms: int, reply: Reply) -> None:

@@ -28,8 +28,8 @@ def describe(raft: Raft, end_offset: int, *, mono_ms: int, wall_ms: int) -> Desc
         return _described(raft, ErrorCode.NOT_LEADER_OR_FOLLOWER, [], [])
     behind_ms = wall_ms - mono_ms
     own = QuorumReplica(
-        replica_id=raft.own.node_id,
-        replica_directory_id=raft.own.directory_id,
+        replica_id=raft.own.key.node_id,
+        replica_directory_id=raft.own.key.directory_id,
         log_end_offset=end_offset,
         last_fetch_timestamp=wall_ms,
         last_caught_up_timestamp=wall_ms,
@@ -39,14 +39,18 @@ def describe(raft: Raft, end_offset: int, *, mono_ms: int, wall_ms: int) -> Desc
             replica_id=replica.key.node_id,
             replica_directory_id=replica.key.directory_id,
             log_end_offset=replica.end_offset,
-            last_fetch_timestamp=replica.last_fetch_ms + behind_ms,
-            last_caught_up_timestamp=replica.caught_up_ms + behind_ms,
+            last_fetch_timestamp=_time(replica.last_fetch_ms, behind_ms),
+            last_caught_up_timestamp=_time(replica.caught_up_ms, behind_ms),
         )
         for replica in role.progress.replicas.values()
     }
     known[own.replica_id] = own
     voters = [known.pop(voter.key.node_id, _never_heard(voter.key)) for voter in raft.voters]
     return _described(raft, ErrorCode.NONE, voters, list(known.values()))
+
+
+def _time(mono_ms: int | None, behind_ms: int) -> int:
+    return _UNKNOWN if mono_ms is None else mono_ms + behind_ms
 
 
 def _never_heard(key: ReplicaKey) -> QuorumReplica:

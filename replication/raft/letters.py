@@ -1,14 +1,22 @@
 """The requests and answers of Raft, which always speak of one partition: made and opened.
 
 RULES    1. A request for anything but the one partition of the metadata topic is refused as Apache Kafka does.
-NOT HERE What is said in them (`raft.py`).
+         2. Whoever names a leader says where it listens, if that is known.
+NOT HERE What is said in them (`voting.py`, `serving.py`, `following.py`, `voter_changes.py`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode
+from protocol.messages.cluster import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+    VoterListener,
+)
 from protocol.messages.produce_fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -18,11 +26,13 @@ from protocol.messages.produce_fetch import (
     PartitionData,
     ReplicaState,
 )
+from protocol.messages.produce_fetch import NodeEndpoint as FetchNodeEndpoint
 from protocol.messages.raft import (
     BeginQuorumEpochPartition,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     BeginQuorumEpochTopic,
+    CurrentLeader,
     EndQuorumEpochPartition,
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
@@ -33,9 +43,15 @@ from protocol.messages.raft import (
     FetchSnapshotResponse,
     FetchSnapshotTopic,
     FetchSnapshotTopicResponse,
+    LeaderEndpoint,
+    NodeEndpoint,
     PreferredCandidate,
     QuorumPartitionResponse,
     QuorumTopicResponse,
+    SupportedKRaftVersions,
+    UpdateRaftVoterRequest,
+    UpdateRaftVoterResponse,
+    VoterEndpoint,
     VoteRequest,
     VoteRequestPartition,
     VoteRequestTopic,
@@ -46,12 +62,28 @@ from protocol.messages.raft import (
 )
 from protocol.schema import Message
 from replication.raft.replica_log import EpochEnd
-from replication.raft.voters import ReplicaKey
+from replication.raft.voters import Address, ReplicaKey, Voter
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = (1).to_bytes(16, "big")
 MAX_WAIT_MS = 500
 MAX_FETCH_BYTES = 8 * 1024 * 1024
+
+
+class Who(NamedTuple):
+    """The leader and the epoch that a replica knows, and where that leader listens for controllers."""
+
+    leader_id: int
+    epoch: int
+    address: Address | None = None
+
+    @property
+    def endpoints(self) -> list[NodeEndpoint]:
+        """Rule 2."""
+        if self.address is None or self.leader_id < 0:
+            return []
+        return [NodeEndpoint(node_id=self.leader_id, host=self.address.host, port=self.address.port)]
+
 
 QuorumResponse = type[BeginQuorumEpochResponse] | type[EndQuorumEpochResponse]
 
@@ -93,21 +125,25 @@ def vote_request(
     return VoteRequest(cluster_id=cluster_id, voter_id=voter.node_id, topics=topics)
 
 
-def begin_epoch_request(cluster_id: str, leader_id: int, voter: ReplicaKey, epoch: int) -> BeginQuorumEpochRequest:
+def begin_epoch_request(cluster_id: str, own: Voter, voter: ReplicaKey, epoch: int) -> BeginQuorumEpochRequest:
     """Tell a voter who leads."""
     partition = BeginQuorumEpochPartition(
-        voter_directory_id=voter.directory_id, leader_id=leader_id, leader_epoch=epoch
+        voter_directory_id=voter.directory_id, leader_id=own.key.node_id, leader_epoch=epoch
     )
     topics = [BeginQuorumEpochTopic(topic_name=METADATA_TOPIC, partitions=[partition])]
-    return BeginQuorumEpochRequest(cluster_id=cluster_id, voter_id=voter.node_id, topics=topics)
+    return BeginQuorumEpochRequest(
+        cluster_id=cluster_id, voter_id=voter.node_id, topics=topics, leader_endpoints=_leader_endpoints(own)
+    )
 
 
-def end_epoch_request(
-    cluster_id: str, leader_id: int, epoch: int, preferred: list[ReplicaKey]
-) -> EndQuorumEpochRequest:
+def _leader_endpoints(own: Voter) -> list[LeaderEndpoint]:
+    return [LeaderEndpoint(name=name, host=host, port=port) for name, host, port in own.addresses]
+
+
+def end_epoch_request(cluster_id: str, own: Voter, epoch: int, preferred: list[ReplicaKey]) -> EndQuorumEpochRequest:
     """Tell a voter that nobody leads any more."""
     partition = EndQuorumEpochPartition(
-        leader_id=leader_id,
+        leader_id=own.key.node_id,
         leader_epoch=epoch,
         preferred_successors=[key.node_id for key in preferred],
         preferred_candidates=[
@@ -115,7 +151,7 @@ def end_epoch_request(
         ],
     )
     topics = [EndQuorumEpochTopic(topic_name=METADATA_TOPIC, partitions=[partition])]
-    return EndQuorumEpochRequest(cluster_id=cluster_id, topics=topics)
+    return EndQuorumEpochRequest(cluster_id=cluster_id, topics=topics, leader_endpoints=_leader_endpoints(own))
 
 
 def fetch_request(cluster_id: str, own: ReplicaKey, *, epoch: int, end: EpochEnd, high_watermark: int) -> FetchRequest:
@@ -154,31 +190,100 @@ def snapshot_request(
     return FetchSnapshotRequest(cluster_id=cluster_id, replica_id=own.node_id, max_bytes=MAX_FETCH_BYTES, topics=topics)
 
 
+def update_voter_request(cluster_id: str, own: Voter, epoch: int) -> UpdateRaftVoterRequest:
+    """Tell the leader where this voter listens and what it supports."""
+    return UpdateRaftVoterRequest(
+        cluster_id=cluster_id,
+        current_leader_epoch=epoch,
+        voter_id=own.key.node_id,
+        voter_directory_id=own.key.directory_id,
+        listeners=[VoterEndpoint(name=name, host=host, port=port) for name, host, port in own.addresses],
+        k_raft_version_feature=SupportedKRaftVersions(
+            min_supported_version=own.kraft_versions[0], max_supported_version=own.kraft_versions[1]
+        ),
+    )
+
+
+def add_voter_request(cluster_id: str, own: Voter, timeout_ms: int) -> AddRaftVoterRequest:
+    """Ask the leader for a vote; whoever asks for itself does not wait until it is committed: that may need its vote."""
+    return AddRaftVoterRequest(
+        cluster_id=cluster_id,
+        timeout_ms=timeout_ms,
+        voter_id=own.key.node_id,
+        voter_directory_id=own.key.directory_id,
+        listeners=[VoterListener(name=name, host=host, port=port) for name, host, port in own.addresses],
+        ack_when_committed=False,
+    )
+
+
+def remove_voter_request(cluster_id: str, voter: ReplicaKey) -> RemoveRaftVoterRequest:
+    """Ask the leader to take a vote away."""
+    return RemoveRaftVoterRequest(cluster_id=cluster_id, voter_id=voter.node_id, voter_directory_id=voter.directory_id)
+
+
 # ---- answers ---------------------------------------------------------------------------------------------------
 
 
-def vote_response(code: ErrorCode, leader_id: int, epoch: int, *, is_granted: bool = False) -> VoteResponse:
+def vote_response(code: ErrorCode, who: Who, *, is_granted: bool = False) -> VoteResponse:
     """Answer who asks for a vote."""
-    partition = VoteResponsePartition(error_code=code, leader_id=leader_id, leader_epoch=epoch, vote_granted=is_granted)
-    return VoteResponse(topics=[VoteResponseTopic(topic_name=METADATA_TOPIC, partitions=[partition])])
+    partition = VoteResponsePartition(
+        error_code=code, leader_id=who.leader_id, leader_epoch=who.epoch, vote_granted=is_granted
+    )
+    topics = [VoteResponseTopic(topic_name=METADATA_TOPIC, partitions=[partition])]
+    return VoteResponse(topics=topics, node_endpoints=who.endpoints)
 
 
-def quorum_response(cls: QuorumResponse, code: ErrorCode, leader_id: int, epoch: int) -> Message:
+def quorum_response(cls: QuorumResponse, code: ErrorCode, who: Who) -> Message:
     """Answer a leader that begins or ends its epoch."""
-    partition = QuorumPartitionResponse(error_code=code, leader_id=leader_id, leader_epoch=epoch)
-    return cls(topics=[QuorumTopicResponse(topic_name=METADATA_TOPIC, partitions=[partition])])
+    partition = QuorumPartitionResponse(error_code=code, leader_id=who.leader_id, leader_epoch=who.epoch)
+    topics = [QuorumTopicResponse(topic_name=METADATA_TOPIC, partitions=[partition])]
+    return cls(topics=topics, node_endpoints=who.endpoints)
 
 
-def fetch_response(partition: PartitionData) -> FetchResponse:
+def fetch_response(partition: PartitionData, who: Who) -> FetchResponse:
     """Answer who fetches."""
     topic = FetchableTopicResponse(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])
-    return FetchResponse(responses=[topic])
+    endpoints = [FetchNodeEndpoint(node_id=one.node_id, host=one.host, port=one.port) for one in who.endpoints]
+    return FetchResponse(responses=[topic], node_endpoints=endpoints)
 
 
-def snapshot_response(partition: FetchSnapshotPartitionResponse) -> FetchSnapshotResponse:
+def snapshot_response(partition: FetchSnapshotPartitionResponse, who: Who) -> FetchSnapshotResponse:
     """Answer who fetches a snapshot."""
     topic = FetchSnapshotTopicResponse(name=METADATA_TOPIC, partitions=[partition])
-    return FetchSnapshotResponse(topics=[topic])
+    return FetchSnapshotResponse(topics=[topic], node_endpoints=who.endpoints)
+
+
+def unknown_snapshot_partition(request: FetchSnapshotRequest, who: Who) -> FetchSnapshotResponse:
+    """Answer who asks for snapshots of another partition than the one there is."""
+    if not request.topics or not request.topics[0].partitions:
+        return FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST)
+    topic = request.topics[0]
+    partition = FetchSnapshotPartitionResponse(
+        index=topic.partitions[0].partition,
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        snapshot_id=WantedSnapshot(end_offset=0, epoch=0),
+        size=0,
+        position=0,
+        unaligned_records=b"",
+    )
+    topics = [FetchSnapshotTopicResponse(name=topic.name, partitions=[partition])]
+    return FetchSnapshotResponse(topics=topics, node_endpoints=who.endpoints)
+
+
+def update_voter_response(code: ErrorCode, who: Who) -> UpdateRaftVoterResponse:
+    """Answer a voter that tells where it listens."""
+    leader = CurrentLeader(leader_id=who.leader_id, leader_epoch=who.epoch)
+    if who.address is not None and who.leader_id >= 0:
+        leader.host, leader.port = who.address.host, who.address.port
+    return UpdateRaftVoterResponse(error_code=code, current_leader=leader)
+
+
+def change_response(
+    request: AddRaftVoterRequest | RemoveRaftVoterRequest, code: ErrorCode, sentence: str | None = None
+) -> AddRaftVoterResponse | RemoveRaftVoterResponse:
+    """Answer who wants other voters."""
+    cls = AddRaftVoterResponse if isinstance(request, AddRaftVoterRequest) else RemoveRaftVoterResponse
+    return cls(error_code=code, error_message=sentence)
 
 
 def refused(request: Message, code: ErrorCode) -> Message:
@@ -191,4 +296,16 @@ def refused(request: Message, code: ErrorCode) -> Message:
         return EndQuorumEpochResponse(error_code=code)
     if isinstance(request, FetchSnapshotRequest):
         return FetchSnapshotResponse(error_code=code)
+    if isinstance(request, UpdateRaftVoterRequest):
+        return UpdateRaftVoterResponse(error_code=code)
+    assert isinstance(request, FetchRequest), f"{request!r} is no request of Raft"
     return FetchResponse(error_code=code, responses=[])
+
+
+def addresses_of(leader_id: int, response: Any, listener: str) -> tuple[Address, ...]:
+    """Where an answer says that the leader listens; empty: it does not (rule 2)."""
+    if isinstance(response, UpdateRaftVoterResponse):
+        leader = response.current_leader
+        return (Address(listener, leader.host, leader.port),) if leader is not None and leader.host else ()
+    found = [one for one in response.node_endpoints if one.node_id == leader_id]
+    return tuple(Address(listener, one.host, one.port) for one in found)

@@ -4,7 +4,8 @@ RULES    1. One thing at a time: nothing is asked for while something is being w
             replica's word that all before it is durable (D12b).
          2. What is known to be committed is never cut off: that the leader asks for it is a fault that ends the node.
          3. The high watermark is the leader's, as far as this log goes, and does not go back.
-NOT HERE Whom to ask, and when (`raft.py`).
+         4. Pieces of a snapshot come one after the other; an answer about anything else begins it anew.
+NOT HERE Whom to ask, and when (`following.py`).
 """
 
 from __future__ import annotations
@@ -35,14 +36,22 @@ class Pull:
         self._loading, self._leader_watermark = None, -1
 
     def request(self, cluster_id: str, own: ReplicaKey, epoch: int) -> FetchRequest | FetchSnapshotRequest:
-        """What to ask for next."""
+        """What to ask the leader for next."""
         if self._loading is None:
-            end, known = self._log.end, self.high_watermark
-            return letters.fetch_request(cluster_id, own, epoch=epoch, end=end, high_watermark=known)
+            return self.fetch(cluster_id, own, epoch)
         snapshot, position = self._loading
         return letters.snapshot_request(cluster_id, own, epoch=epoch, snapshot=snapshot, position=position)
 
-    def took(self, answer: PartitionData) -> Effect | None:
+    def fetch(self, cluster_id: str, own: ReplicaKey, epoch: int) -> FetchRequest:
+        """What to ask anybody for: the answer may be who leads."""
+        end, known = self._log.end, self.high_watermark
+        return letters.fetch_request(cluster_id, own, epoch=epoch, end=end, high_watermark=known)
+
+    def forget_snapshot(self) -> None:
+        """It is not to be had any more."""
+        self._loading = None
+
+    def took(self, answer: PartitionData, epoch: int) -> Effect | None:
         """What is to be done with a Fetch's answer; `written` is told when it is.
 
         Raises:
@@ -51,18 +60,21 @@ class Pull:
         diverging, snapshot = answer.diverging_epoch, answer.snapshot_id
         if diverging is not None and diverging.epoch >= 0:
             return self._begun(Truncate(self._common_end(EpochEnd(diverging.epoch, diverging.end_offset))))
-        if snapshot is not None and snapshot.epoch >= 0:
+        if snapshot is not None and min(snapshot.epoch, snapshot.end_offset) >= 0:
             self._loading = (EpochEnd(snapshot.epoch, snapshot.end_offset), 0)
             return None
         self._leader_watermark = answer.high_watermark
         if answer.records:
-            return self._begun(Append(answer.records))
+            return self._begun(Append(answer.records, epoch))
         self._follow_watermark()
         return None
 
-    def took_piece(self, answer: FetchSnapshotPartitionResponse) -> Effect:
-        """What is to be done with a piece of a snapshot."""
-        assert self._loading is not None, "a snapshot is being loaded"
+    def took_piece(self, answer: FetchSnapshotPartitionResponse) -> Effect | None:
+        """What is to be done with a piece of a snapshot (rule 4)."""
+        named = EpochEnd(answer.snapshot_id.epoch, answer.snapshot_id.end_offset)
+        if self._loading != (named, answer.position):
+            self._loading = None
+            return None
         snapshot, position = self._loading
         end = position + len(answer.unaligned_records)
         is_last = end >= answer.size

@@ -2,8 +2,10 @@
 
 RULES    1. Raft changes nothing itself. What is to be done comes as effects, which are carried out one after the other; an
             answer leaves when the effects before it are done.
-         2. The log that Raft sees is the log as it will be: it ends behind what was begun to be appended as leader. What a
-            follower appends, cuts or loads counts when `Raft.written` is told that it is durable.
+         2. The log that Raft sees is the log as it will be: it ends behind what was begun to be appended as leader, control
+            records among it. What a follower appends, cuts or loads counts when `Raft.written` is told that it is durable.
+         3. The log refuses what a leader could not have sent: batches that are damaged, do not follow each other or bear
+            a newer epoch than the leader's. `Raft.written` is told then too, and the same is asked for again.
 NOT HERE How it is done (`metadata_log.py`), the decisions (`raft.py`).
 """
 
@@ -12,7 +14,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from protocol.schema import Message
-from replication.raft.voters import ReplicaKey, VoterHistory
+from replication.raft.history import History
+from replication.raft.voters import Address, ReplicaKey, VoterSet
 
 
 class EpochEnd(NamedTuple):
@@ -25,7 +28,9 @@ class EpochEnd(NamedTuple):
 class ReplicaLog(Protocol):
     """The metadata log of one replica."""
 
-    voters: VoterHistory
+    voters: History[VoterSet]
+    kraft_version: History[int]
+    """0: the voters are a setting; 1: they stand in the log."""
 
     @property
     def start_offset(self) -> int:
@@ -72,17 +77,26 @@ class Persist(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Ask a replica; `Raft.answered` is told what it says. Ids below -1 are bootstrap servers: -2 is the first."""
+    """Ask a replica; `Raft.answered` is told what it says. From -2 downwards they are bootstrap servers: settings."""
 
     to: int
+    address: Address | None
     request: Message
     token: int
 
 
+class Answer(NamedTuple):
+    """Answer a request for which `Raft.receive` had no answer yet."""
+
+    request: Message
+    response: Message
+
+
 class Append(NamedTuple):
-    """Append batches of the leader's as they are, and sync them."""
+    """Append batches of the leader's as they are, none of a newer epoch than this, and sync them."""
 
     records: Any
+    epoch: int
 
 
 class Truncate(NamedTuple):
@@ -100,11 +114,23 @@ class KeepSnapshot(NamedTuple):
     is_last: bool
 
 
+class NameVoters(NamedTuple):
+    """Append a control batch that names the voters, after the version of the quorum's protocol if there is one.
+
+    As `Lead`, it is left out if this replica does not lead that epoch any more.
+    """
+
+    epoch: int
+    voters: VoterSet
+    kraft_version: int | None = None
+
+
 class Lead(NamedTuple):
-    """Begin an epoch: append its LeaderChange record."""
+    """Begin an epoch: append its LeaderChange record, and in the same batch what is to be named."""
 
     epoch: int
     granting: list[int]
+    naming: NameVoters | None = None
 
 
-Effect = Persist | Send | Append | Truncate | KeepSnapshot | Lead
+Effect = Persist | Send | Answer | Append | Truncate | KeepSnapshot | NameVoters | Lead

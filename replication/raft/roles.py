@@ -1,16 +1,17 @@
 """What a replica of the metadata log can be, and what it remembers while it is that.
 
-RULES    1. A role holds what ends with it; what outlives roles (epoch, vote, log) is with `raft.py`.
-         2. Deadlines are in mono_ms; None: nothing happens by itself.
-NOT HERE What moves a replica from one role to another (`raft.py`).
+RULES    1. A role holds what ends with it; what outlives roles (epoch, vote, log) is with `standing.py`.
+         2. Deadlines are in mono_ms; only those of voters matter: nobody else stands for election.
+NOT HERE What moves a replica from one role to another (`standing.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterRequest
 from replication.raft.progress import Progress
-from replication.raft.voters import ReplicaKey, VoterSet
+from replication.raft.voters import ReplicaKey, Voter, VoterSet
 
 
 class Ballot:
@@ -29,9 +30,9 @@ class Ballot:
             (self._granted if is_granted else self._rejected).add(node_id)
 
     @property
-    def unanswered(self) -> list[int]:
+    def unanswered(self) -> list[Voter]:
         """Who did not answer yet."""
-        return [node_id for node_id in self._voters.node_ids if node_id not in self._granted | self._rejected]
+        return [voter for voter in self._voters if voter.key.node_id not in self._granted | self._rejected]
 
     @property
     def granting(self) -> list[int]:
@@ -53,8 +54,9 @@ class Ballot:
 class Unattached:
     """Knows an epoch, and follows nobody in it; a voter stands for election at the deadline."""
 
-    deadline_ms: int | None
+    deadline_ms: int
     leader_id: int | None = None
+    """The leader, when it is known but not where it is."""
 
 
 @dataclass(slots=True)
@@ -63,8 +65,12 @@ class Follower:
 
     leader_id: int
     deadline_ms: int
+    next_voter_request_ms: int
+    """When to see whether the voters in the log are to be changed on this replica's behalf."""
     has_fetched: bool = False
     """Whether the leader has answered: from then on nobody else is helped to an election (KIP-996)."""
+    has_updated_leader: bool = False
+    """Whether the leader knows what this replica supports; with kraft.version 0 it does not stand in the log."""
 
 
 @dataclass(slots=True)
@@ -86,13 +92,29 @@ class Candidate:
 
 
 @dataclass(slots=True)
+class Change:
+    """A change of the voters that somebody waits for."""
+
+    request: AddRaftVoterRequest | RemoveRaftVoterRequest
+    deadline_ms: int
+    new: Voter | None = None
+    """Who is to be added, until it has said which kraft.versions it supports."""
+    is_answered: bool = False
+
+
+@dataclass(slots=True)
 class Leader:
     """Was elected; its log is the log."""
 
     progress: Progress
     granting: list[int]
+    known: VoterSet
+    """The voters and what is known of them; with kraft.version 0 it does not stand in the log."""
     to_begin: dict[int, int] = field(default_factory=dict)
     """When to tell a voter of this epoch, by node: it does not fetch."""
+    change: Change | None = None
+    named_after: int | None = None
+    """The offset of the voters that held when others were last named: until they are in the log."""
 
 
 @dataclass(slots=True)

@@ -1,10 +1,9 @@
-"""Who has a vote in the metadata quorum, now and as of any offset of its log.
+"""Who has a vote in the metadata quorum.
 
 RULES    1. A replica is a node and the directory that its log lies in: a node that lost its disk is somebody else (KIP-853).
-            A directory id of zero stands for any directory: the voters of a static quorum have none.
-         2. Voters come from control records and count from the moment that these are in the log, committed or not.
-         3. What is cut off the log takes its voters with it.
-NOT HERE The records themselves (`protocol/messages/stored.py`), how voters are changed (`raft.py`).
+            A key with a directory id of zero leaves the directory open: the voters of a static quorum have none.
+         2. A set is never changed.
+NOT HERE Which set holds at which offset (`history.py`), how voters are changed (`voter_changes.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 from protocol.messages.stored import Endpoint as StoredEndpoint
 from protocol.messages.stored import KRaftVersionFeature, VotersRecord, VotersVoter
-from protocol.primitives import ZERO_UUID
+from protocol.primitives import ZERO_UUID, uuid_text
 
 
 class ReplicaKey(NamedTuple):
@@ -23,10 +22,13 @@ class ReplicaKey(NamedTuple):
     node_id: int
     directory_id: bytes = ZERO_UUID
 
-    def is_same(self, other: ReplicaKey) -> bool:
-        """Whether both can be the same replica (rule 1)."""
-        mine, theirs = self.directory_id, other.directory_id
-        return self.node_id == other.node_id and (mine == theirs or ZERO_UUID in (mine, theirs))
+    def matches(self, replica: ReplicaKey) -> bool:
+        """Whether this key, which may leave the directory open, is that replica's (rule 1)."""
+        return self.node_id == replica.node_id and self.directory_id in (ZERO_UUID, replica.directory_id)
+
+    def __str__(self) -> str:
+        directory = "<undefined>" if self.directory_id == ZERO_UUID else uuid_text(self.directory_id)
+        return f"ReplicaKey(id={self.node_id}, directoryId={directory})"
 
 
 class Address(NamedTuple):
@@ -42,21 +44,25 @@ class Voter(NamedTuple):
 
     key: ReplicaKey
     addresses: tuple[Address, ...] = ()
-    kraft_versions: tuple[int, int] = (0, 1)
-    """The lowest and highest kraft.version that it works with."""
+    kraft_versions: tuple[int, int] = (0, 0)
+    """The lowest and highest kraft.version that it works with; of the voters of a static quorum nothing is known."""
+
+    def supports(self, kraft_version: int) -> bool:
+        """Whether it works with a kraft.version."""
+        return self.kraft_versions[0] <= kraft_version <= self.kraft_versions[1]
 
 
 class VoterSet:
-    """The voters as of some offset; never changed."""
+    """The voters as of some offset."""
 
     __slots__ = ("_voters",)
 
-    def __init__(self, voters: Iterable[Voter]) -> None:
+    def __init__(self, voters: Iterable[Voter] = ()) -> None:
         self._voters: Mapping[int, Voter] = {voter.key.node_id: voter for voter in voters}
 
     def __contains__(self, replica: ReplicaKey) -> bool:
         voter = self._voters.get(replica.node_id)
-        return voter is not None and voter.key.is_same(replica)
+        return voter is not None and voter.key.matches(replica)
 
     def __iter__(self) -> Iterator[Voter]:
         return iter(self._voters.values())
@@ -71,6 +77,9 @@ class VoterSet:
 
     def __repr__(self) -> str:
         return f"VoterSet({list(self._voters.values())!r})"
+
+    def __str__(self) -> str:
+        return f"[{', '.join(str(voter.key) for voter in self)}]"
 
     @property
     def node_ids(self) -> list[int]:
@@ -90,9 +99,9 @@ class VoterSet:
         """With one more, or one that is known anew."""
         return VoterSet({**self._voters, voter.key.node_id: voter}.values())
 
-    def without(self, replica: ReplicaKey) -> VoterSet:
+    def without(self, node_id: int) -> VoterSet:
         """With one less."""
-        return VoterSet(voter for voter in self if not voter.key.is_same(replica))
+        return VoterSet(voter for voter in self if voter.key.node_id != node_id)
 
 
 def from_record(record: VotersRecord) -> VoterSet:
@@ -122,40 +131,3 @@ def to_record(voters: VoterSet) -> VotersRecord:
             for voter in voters
         ]
     )
-
-
-class VoterHistory:
-    """The voters as they changed along the log."""
-
-    __slots__ = ("_changes",)
-
-    def __init__(self, first: VoterSet) -> None:
-        self._changes: list[tuple[int, VoterSet]] = [(-1, first)]
-
-    @property
-    def latest(self) -> VoterSet:
-        """The newest voters, committed or not (rule 2)."""
-        return self._changes[-1][1]
-
-    @property
-    def latest_offset(self) -> int:
-        """The offset of the record that named them; -1: no record did."""
-        return self._changes[-1][0]
-
-    def at(self, end_offset: int) -> VoterSet:
-        """The voters as of the records before an offset."""
-        return next(voters for offset, voters in reversed(self._changes) if offset < end_offset)
-
-    def changed(self, offset: int, voters: VoterSet) -> None:
-        """The record at an offset names these voters."""
-        assert offset > self.latest_offset, "voters change along the log"
-        self._changes.append((offset, voters))
-
-    def truncated(self, end_offset: int) -> None:
-        """The log was cut at an offset (rule 3)."""
-        while len(self._changes) > 1 and self._changes[-1][0] >= end_offset:
-            self._changes.pop()
-
-    def begins_with(self, end_offset: int, voters: VoterSet) -> None:
-        """The log begins at an offset, behind a snapshot with these voters."""
-        self._changes = [(-1, voters), *(change for change in self._changes if change[0] >= end_offset)]

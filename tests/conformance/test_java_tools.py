@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.clients import CODECS, CONSUMERS
 from tests.support.kafka import needs_kafka, run_tool
+from tests.support.kafka_tools import KafkaTools, Outcome
 
 pytestmark = needs_kafka
 
@@ -26,19 +27,34 @@ OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 
 
-def run(cls: str, bootstrap: str, *args: object, stdin: str | None = None) -> str:
-    """Run a tool against the broker; what it printed."""
-    done = run_tool(cls, "--bootstrap-server", bootstrap, *args, input=stdin)
-    return output_of(done)
+Run = Callable[..., str]
 
 
-def output_of(done: subprocess.CompletedProcess[str]) -> str:
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Runs a tool against a broker, and tells what it printed; who reads standard input gets a JVM of its own."""
+    with KafkaTools() as tools:
+
+        def ran(cls: str, bootstrap: str, *args: object, stdin: str | None = None) -> str:
+            command = cls, "--bootstrap-server", bootstrap, *args
+            return output_of(tools.run(*command) if stdin is None else alone(*command, stdin=stdin))
+
+        yield ran
+
+
+def alone(cls: str, *args: object, stdin: str | None = None) -> Outcome:
+    """What a tool with a JVM of its own ended with."""
+    done = run_tool(cls, *args, input=stdin)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def output_of(done: Outcome) -> str:
     """What a tool printed, when it succeeded."""
-    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert done.code == 0, f"exit {done.code}\n{done.out}\n{done.err}"
+    return done.out
 
 
-def test_topics_are_created_described_altered_and_deleted(kafka_broker, kafka_topic) -> None:
+def test_topics_are_created_described_altered_and_deleted(run: Run, kafka_broker, kafka_topic) -> None:
     """kafka-topics.sh: create, list, describe, more partitions, delete."""
     bootstrap, name = kafka_broker.bootstrap, f"{kafka_topic}.tool"
     created = run(TOPICS, bootstrap, "--create", "--topic", name, "--partitions", 3, "--config", "retention.ms=-1")
@@ -53,7 +69,7 @@ def test_topics_are_created_described_altered_and_deleted(kafka_broker, kafka_to
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_console_producer_and_consumer_with_a_group(kafka_broker, kafka_topic, codec: str) -> None:
+def test_console_producer_and_consumer_with_a_group(run: Run, kafka_broker, kafka_topic, codec: str) -> None:
     """Keys, headers, null keys and null values, with every codec; the Python clients read the same."""
     bootstrap = kafka_broker.bootstrap
     lines = ["h1:a,h2:b\tkey\tvalue", "h1:c\tNULL\tno key", "h1:d\ttombstone\tNULL"]
@@ -73,7 +89,7 @@ def test_console_producer_and_consumer_with_a_group(kafka_broker, kafka_topic, c
         assert got == {(b"key", b"value"), (None, b"no key"), (b"tombstone", None)}, name
 
 
-def test_groups_are_listed_described_reset_and_deleted(kafka_broker, kafka_topic) -> None:
+def test_groups_are_listed_described_reset_and_deleted(run: Run, kafka_broker, kafka_topic) -> None:
     """kafka-consumer-groups.sh on a group that a console consumer has left."""
     bootstrap, group = kafka_broker.bootstrap, f"g-{kafka_topic}"
     run(PRODUCER, bootstrap, "--topic", kafka_topic, stdin="".join(f"{n}\n" for n in range(20)))
@@ -99,11 +115,11 @@ def test_groups_are_listed_described_reset_and_deleted(kafka_broker, kafka_topic
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_performance_tools_write_and_read_everything(kafka_broker, kafka_topic, codec: str) -> None:
+def test_performance_tools_write_and_read_everything(run: Run, kafka_broker, kafka_topic, codec: str) -> None:
     """kafka-producer-perf-test.sh, kafka-consumer-perf-test.sh, kafka-get-offsets.sh."""
     bootstrap = kafka_broker.bootstrap
     written = output_of(
-        run_tool(
+        alone(
             PRODUCER_PERFORMANCE, "--topic", kafka_topic, "--num-records", 20000, "--record-size", 100,
             "--throughput", -1, "--command-property", f"bootstrap.servers={bootstrap}", "acks=all",
             f"compression.type={codec}",
@@ -116,11 +132,11 @@ def test_performance_tools_write_and_read_everything(kafka_broker, kafka_topic, 
     assert int(read.strip().splitlines()[-1].split(",")[4]) == 20000
 
 
-def test_records_are_deleted_and_directories_described(kafka_broker, kafka_topic, tmp_path: Path) -> None:
+def test_records_are_deleted_and_directories_described(run: Run, kafka_broker, kafka_topic, tmp_path: Path) -> None:
     """kafka-delete-records.sh, kafka-log-dirs.sh."""
     bootstrap = kafka_broker.bootstrap
     run(PRODUCER, bootstrap, "--topic", kafka_topic, stdin="".join(f"{n}\n" for n in range(20)))
-    ends = {int(row.split(":")[1]): int(row.split(":")[2]) for row in end_offsets(bootstrap, kafka_topic)}
+    ends = {int(row.split(":")[1]): int(row.split(":")[2]) for row in end_offsets(run, bootstrap, kafka_topic)}
     wanted = [{"topic": kafka_topic, "partition": index, "offset": -1} for index in ends]
     file = tmp_path / "offsets.json"
     file.write_text(json.dumps({"partitions": wanted, "version": 1}))
@@ -136,12 +152,12 @@ def test_records_are_deleted_and_directories_described(kafka_broker, kafka_topic
     assert {(log["offsetLag"], log["isFuture"]) for log in logs} == {(0, False)}
 
 
-def end_offsets(bootstrap: str, topic: str) -> list[str]:
+def end_offsets(run: Run, bootstrap: str, topic: str) -> list[str]:
     """topic:partition:offset of every partition."""
     return run(OFFSETS, bootstrap, "--topic", topic).split()
 
 
-def test_the_tool_for_api_versions_understands_every_row(kafka_broker) -> None:
+def test_the_tool_for_api_versions_understands_every_row(run: Run, kafka_broker) -> None:
     """kafka-broker-api-versions.sh: what is advertised is usable by the Java client."""
     printed = run(API_VERSIONS, kafka_broker.bootstrap)
     assert re.search(r"Produce\(0\): 0 to 13 \[usable: 13\]", printed)

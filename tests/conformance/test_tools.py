@@ -1,7 +1,7 @@
 """Apache Kafka's command-line tools, each asked the same of a fresh node of both brokers: what they print is the same.
 
 Left out are tools that are compared elsewhere (test_java_tools.py, test_dump_log.py), and the versions of APIs
-(test_admin_answers.py). The tools run in one JVM.
+(test_admin_answers.py). The tools run in one JVM, but for one whose end takes that of its process.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from barnabas import Broker
-from tests.support.kafka import ApacheKafka, needs_kafka
-from tests.support.kafka_tools import KafkaTools
+from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
+from tests.support.kafka_tools import KafkaTools, Outcome
 
 pytestmark = needs_kafka
 
@@ -38,6 +38,9 @@ CLASSES = {
     "kafka-producer-perf-test": f"{_TOOLS}ProducerPerformance",
     "kafka-consumer-perf-test": f"{_TOOLS}ConsumerPerformance",
     "kafka-verifiable-producer": f"{_TOOLS}VerifiableProducer",
+    "kafka-verifiable-consumer": f"{_TOOLS}VerifiableConsumer",
+    "transactional-message-copier": f"{_TOOLS}TransactionalMessageCopier",
+    "kafka-console-consumer": f"{_TOOLS}consumer.ConsoleConsumer",
     "kafka-e2e-latency": f"{_TOOLS}EndToEndLatency",
 }
 
@@ -96,6 +99,11 @@ kafka-configs --describe --entity-type brokers
 kafka-configs --alter --entity-type brokers --entity-name 1 --delete-config \
 log.cleaner.threads,leader.replication.throttled.rate,follower.replication.throttled.rate
 kafka-configs --alter --entity-type brokers --entity-name 1 --add-config node.id=7
+kafka-configs --alter --entity-type broker-loggers --entity-name 1 --add-config root=ERROR
+kafka-configs --describe --entity-type broker-loggers --entity-name 1
+kafka-configs --alter --entity-type broker-loggers --entity-name 1 --add-config nope=ERROR
+kafka-configs --alter --entity-type broker-loggers --entity-name 1 --delete-config root
+kafka-configs --alter --entity-type broker-loggers --entity-name 1 --add-config root=INFO
 kafka-configs --alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=50000
 kafka-configs --describe --entity-type groups --entity-name g
 kafka-configs --describe --entity-type groups
@@ -161,7 +169,21 @@ kafka-producer-perf-test --topic a.b --num-records 100 --record-size 10 --throug
 bootstrap.servers={bootstrap}
 kafka-consumer-perf-test --topic a.b --num-records 100 --group pg --timeout 20000
 kafka-consumer-perf-test --topic a.b --num-records 100 --group pg2 --timeout 20000
-kafka-verifiable-producer --topic a.b --max-messages 3 --value-prefix 1
+kafka-verifiable-producer --topic a.b --max-messages 7 --value-prefix 1
+kafka-verifiable-consumer --topic a.b --max-messages 105 --group-id vc
+kafka-verifiable-consumer --topic a.b --max-messages 2 --group-id vc --verbose --enable-autocommit --group-instance-id i \
+--assignment-strategy org.apache.kafka.clients.consumer.CooperativeStickyAssignor
+kafka-verifiable-consumer --topic a.b --max-messages 5 --group-id vk --verbose --group-protocol consumer
+transactional-message-copier --input-topic a.b --output-topic copied --consumer-group cg --transactional-id tx \
+--transaction-size 40 --max-messages 107 --input-partition 0
+transactional-message-copier --input-topic a.b --output-topic copied --consumer-group cm --transactional-id tx \
+--transaction-size 100 --max-messages 107 --input-partition 0 --use-group-metadata --group-mode
+kafka-console-consumer --topic copied --partition 0 --offset 105 --max-messages 3 --isolation-level read_committed \
+--formatter-property print.offset=true --formatter-property print.epoch=true --timeout-ms 20000
+kafka-transactions describe --transactional-id tx
+kafka-transactions describe-producers --topic copied --partition 0
+kafka-transactions forceTerminateTransaction --transactional-id tx
+kafka-transactions describe --transactional-id tx
 kafka-e2e-latency --topic a.b --num-records 5 --producer-acks 1 --record-size 16
 
 kafka-leader-election --election-type preferred --all-topic-partitions
@@ -199,7 +221,16 @@ kafka-consumer-groups --delete --group pg2
 kafka-consumer-groups --delete --group pg2
 kafka-consumer-groups --list --state
 kafka-consumer-groups --list --type
+kafka-consumer-groups --describe --group vk --state --verbose
+kafka-consumer-groups --reset-offsets --group vc --all-topics --shift-by -5 --execute
+kafka-consumer-groups --reset-offsets --group vc --topic a.b:0 --by-duration PT1H --export --dry-run
+kafka-consumer-groups --reset-offsets --group vc --topic a.b --to-datetime 2020-01-01T00:00:00.000 --dry-run
+kafka-consumer-groups --reset-offsets --group new --topic t --to-offset 99 --execute
+kafka-consumer-groups --delete-offsets --group vc --topic none
+kafka-consumer-groups --validate-regex [
 kafka-groups --list
+kafka-groups --list --protocol consumer
+kafka-groups --list --share
 kafka-groups --list --consumer
 kafka-groups --list --group-type classic
 
@@ -230,13 +261,21 @@ MEASURED = {"kafka-producer-perf-test", "kafka-consumer-perf-test", "kafka-e2e-l
 """Tools that print how fast it went: of their numbers only the places are compared."""
 UNORDERED = {"kafka-verifiable-producer", "kafka-consumer-groups", "kafka-groups"}
 """Tools whose lines come as it happens."""
+ALONE = {"kafka-verifiable-producer"}
+"""Tools that say their last words when their JVM ends."""
+AT = {"kafka-producer-perf-test": None, "transactional-message-copier": "--broker-list"}
+"""Tools that are not told of the broker by --bootstrap-server."""
 MASKS = [
     (r"(?m)^\s+at .*\n", ""),  # where in the JVM's code an error was
     (r"\b[A-Za-z0-9_-]{22}\b", "(an id)"),
     (r"\b\d{13}\b", "(a time)"),
+    (r'"time":"[^"]+"', "(a time)"),
+    (r'"avg_throughput":[0-9.]+', "(a rate)"),
+    (r"(?m)^(1 +\ttx +\t.*\(a time\) +\t)\d+ +", r"\1(how long)"),
+    (r"(?m)^  (?!root=)[\w.$() ]+=[A-Z]+ sensitive=false synonyms=\{\}\n", ""),  # loggers have names of their own
     (r"(Epoch|HighWatermark): +\d+", r"\1"),
     (r"CONTROLLER://[a-z0-9.]+:\d+", "(the controller)"),
-    (r"(?m)^1 +\t\(an id\)\t\d+ ", "1 (an id) (an offset)"),
+    (r"(?m)^1 +\t\(an id\)\t\d+ +", "1 (an id) (an offset)"),
     (r"\d+ ms ago +", "(ago)"),
 ]
 
@@ -255,14 +294,22 @@ def tools() -> Iterator[KafkaTools]:
         yield running
 
 
+def ended(cls: str, *words: object) -> Outcome:
+    """What a tool with a JVM of its own ended with."""
+    done = run_tool(cls, *words)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
 def told(tools: KafkaTools, bootstrap: str, directory: Path, folder: Path) -> list[tuple[str, int, str]]:
     """Line, exit code and output of each tool."""
     found = []
     for line in filter(None, LINES.splitlines()):
         name, *words = line.format(bootstrap=bootstrap, dir=folder).split()
-        at = [] if name == "kafka-producer-perf-test" else ["--bootstrap-server", bootstrap]
+        option = AT.get(name, "--bootstrap-server")
+        at = [] if option is None else [option, bootstrap]
         verb = 1 if name == "kafka-cluster" else 0  # its options belong to the verb
-        outcome = tools.run(CLASSES[name], *words[:verb], *at, *words[verb:])
+        command = CLASSES[name], *words[:verb], *at, *words[verb:]
+        outcome = ended(*command) if name in ALONE else tools.run(*command)
         text = f"{outcome.out}--- errors\n{outcome.err}".replace(str(directory), "(the directory)")
         text = text.replace(bootstrap, "(the broker)").replace(bootstrap.rpartition(":")[2], "(the port)")
         for pattern, mask in MASKS:

@@ -13,7 +13,13 @@ from barnabas import Broker
 from broker.tools.commands import dump_log
 from protocol.codec import decode
 from protocol.errors import ErrorCode
-from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
+from protocol.messages.admin import (
+    AlterableConfig,
+    AlterConfigsResource,
+    CreatableTopic,
+    CreateTopicsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from protocol.messages.metadata import FindCoordinatorRequest
 from protocol.messages.produce_fetch import (
     FetchPartition,
@@ -41,6 +47,7 @@ from protocol.messages.transactions import (
 )
 from protocol.records import BatchBuilder, headers, records
 from protocol.schema import Message
+from replication.image import ResourceType
 from tests.conformance.test_groups import log_of
 from tests.scenarios.kafka_brokers import Brokers
 from tests.support.group_world import LocalWorld
@@ -278,6 +285,26 @@ def records_out_of_order(script: Script) -> None:
     script.end("order", two, commit=False)
 
 
+def no_verification(script: Script) -> None:
+    """An older producer is believed where nobody is to look; transaction.partition.verification.enable changes at once."""
+    one = script.init("unseen")
+    script.produce("that nobody has added", "unseen", [("t", 0, batch(one, 0))], 11)
+    change = AlterableConfig(name="transaction.partition.verification.enable", config_operation=0, value="false")
+    everybody = AlterConfigsResource(resource_type=ResourceType.BROKER, resource_name="", configs=[change])
+    answer = script.client.ask(IncrementalAlterConfigsRequest(resources=[everybody]), 1)
+    script.note("configured", ErrorCode(answer.responses[0].error_code).name)
+    before = len(script.lines)
+
+    def is_believed() -> bool:
+        del script.lines[before:]
+        script.produce("that nobody looks for", "unseen", [("t", 0, batch(one, 0))], 11)
+        return "NONE" in script.lines[-1]
+
+    until(is_believed, "another setting")
+    script.marker("of what nobody has added", one, 0, commit=False, version=0)
+    script.visible(0)
+
+
 def told(directory: Path) -> list[Any]:
     """What a partition of `__transaction_state` says, without times."""
     found: list[Any] = []
@@ -296,7 +323,13 @@ def told(directory: Path) -> list[Any]:
     return found
 
 
-STEPS: list[Callable[[Script], None]] = [new_producers, old_producers, markers_by_hand, records_out_of_order]
+STEPS: list[Callable[[Script], None]] = [
+    new_producers,
+    old_producers,
+    markers_by_hand,
+    records_out_of_order,
+    no_verification,
+]
 
 
 @needs_kafka

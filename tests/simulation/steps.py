@@ -48,6 +48,9 @@ class Steps:
             weights.update(
                 {self.compact: 40, self.roll: 15, self.flush: 20, self.crash: 2, self.begin_anew: 0, self.trim: 1}
             )
+        if self._dice.random() < 0.5:  # some things often, others not at all: they meet whom they seldom met
+            weights = {step: weight * self._dice.choice((0, 1, 1, 4)) for step, weight in weights.items()}
+            weights[self.append] = max(weights[self.append], 10)
         self._all, self._all_weights = list(weights), list(weights.values())
         self._loop = [
             self.append, self.append, self.repeat, self.flush, self.end_transaction, self.checkpoint, self.retain, self.trim,

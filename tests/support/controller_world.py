@@ -34,7 +34,8 @@ from replication.metadata_records import MetadataBatch, read_batches
 from replication.metadata_start import MetadataStart, open_metadata_log
 from replication.publisher import Publisher
 from replication.quorum import Answered
-from replication.raft.raft import QuorumTimes
+from replication.raft.standing import QuorumTimes
+from replication.raft.voters import Address
 from replication.record_versions import features_for
 from replication.work import Begin, Done, Run
 from storage.disk import Disk, StorageError
@@ -111,7 +112,7 @@ class WorldClock:
         return WALL_MS
 
 
-def _nobody(peer: int, request: Message, answered: Answered) -> None:
+def _nobody(peer: int, address: Address | None, request: Message, answered: Answered) -> None:
     raise AssertionError("there is nobody to ask")
 
 
@@ -240,7 +241,7 @@ class ControllerWorld:
             default_replication_factor=1,
             new_id=lambda: self.topic_ids.popleft() if self.topic_ids else new_uuid(self.dice.randbytes),
             random_below=self.dice.randrange,
-            kraft_version=self.log.kraft_version,
+            kraft_version=self.log.kraft_version.latest,
         )
 
     def ask(self, request: Message) -> Any:

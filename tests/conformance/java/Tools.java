@@ -1,5 +1,6 @@
 // Apache Kafka's command-line tools in one process. Each line of standard input is a tool's class and its arguments, in
 // base64, apart by blanks; each answer is a line: the exit code, standard output and standard error, in base64 likewise.
+// What a tool wants done when its process ends is done when it ends.
 
 import java.io.BufferedReader;
 import java.io.ByteArrayInputStream;
@@ -10,19 +11,23 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
+import java.util.List;
 import org.apache.kafka.common.utils.Exit;
 
 public class Tools {
     private static class Ended extends Error {
-        final int code;
-
         Ended(int code) {
             super(null, null, false, false);
-            this.code = code;
+            if (ended == null) {  // a tool that catches this ends once more, and not as it wanted to
+                ended = code;
+            }
         }
     }
+
+    private static Integer ended;
 
     public static void main(String[] args) throws Exception {
         PrintStream out = System.out;
@@ -36,6 +41,8 @@ public class Tools {
         Exit.setHaltProcedure((code, message) -> {
             throw new Ended(code);
         });
+        List<Runnable> hooks = new ArrayList<>();
+        Exit.setShutdownHookAdder((name, hook) -> hooks.add(hook));
         System.setIn(new ByteArrayInputStream(new byte[0]));
         BufferedReader in = new BufferedReader(new InputStreamReader(
             new FileInputStream(FileDescriptor.in), StandardCharsets.UTF_8));
@@ -47,6 +54,8 @@ public class Tools {
             System.setOut(new PrintStream(told, true, StandardCharsets.UTF_8));
             System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
             int code = run(words[0], Arrays.copyOfRange(words, 1, words.length));
+            hooks.forEach(Runnable::run);
+            hooks.clear();
             System.out.flush();
             System.err.flush();
             System.setOut(out);
@@ -60,12 +69,13 @@ public class Tools {
     }
 
     private static int run(String tool, String[] args) {
+        ended = null;
         try {
             Class.forName(tool).getMethod("main", String[].class).invoke(null, (Object) args);
             return 0;
         } catch (InvocationTargetException wrapped) {
             if (wrapped.getCause() instanceof Ended) {
-                return ((Ended) wrapped.getCause()).code;
+                return ended;
             }
             System.err.println(wrapped.getCause());
             return 1;

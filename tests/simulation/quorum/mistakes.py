@@ -1,6 +1,6 @@
 """Mistakes that an implementation of Raft could make, to be planted: the simulation has to find each.
 
-NOT HERE How many histories that may take (test_mistakes.py).
+NOT HERE How many histories that may take (test_quorum.py).
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
-import replication.raft.raft
+import replication.raft.serving
+import replication.raft.standing
+from protocol.errors import ErrorCode
+from replication.raft.asking import Asking
 from replication.raft.progress import Progress
 from replication.raft.pulling import Pull
-from replication.raft.raft import Raft
 from replication.raft.replica_log import ElectionState, EpochEnd, Persist
-from replication.raft.roles import Ballot, Leader
-from replication.raft.voters import ReplicaKey, VoterSet
+from replication.raft.roles import Ballot, Leader, Resigned
+from replication.raft.serving import Serving
+from replication.raft.standing import Standing
+from replication.raft.voter_changes import VoterChanges
+from replication.raft.voters import VoterSet
+from replication.raft.voting import Voting
 from tests.simulation.quorum.memory_log import MemoryLog
 from tests.simulation.quorum.node import Node
 
@@ -26,7 +32,7 @@ Plant = Callable[[MonkeyPatch], None]
 def votes_that_are_forgotten(patch: MonkeyPatch) -> None:
     """The file does not say for whom this replica voted."""
     patch.setattr(
-        replication.raft.raft, "ElectionState", lambda epoch, leader_id, _voted: ElectionState(epoch, leader_id)
+        replication.raft.standing, "ElectionState", lambda epoch, leader_id, _voted: ElectionState(epoch, leader_id)
     )
 
 
@@ -47,9 +53,9 @@ def votes_that_leave_before_they_are_durable(patch: MonkeyPatch) -> None:
 
 def votes_for_shorter_logs(patch: MonkeyPatch) -> None:
     """Whoever asks first gets the vote."""
-    may_grant = Raft._may_grant
+    may_grant = Voting._may_grant
     patch.setattr(
-        Raft,
+        Voting,
         "_may_grant",
         lambda self, key, *, is_as_long, is_pre_vote: may_grant(self, key, is_as_long=True, is_pre_vote=is_pre_vote),
     )
@@ -57,15 +63,15 @@ def votes_for_shorter_logs(patch: MonkeyPatch) -> None:
 
 def logs_compared_by_offset_only(patch: MonkeyPatch) -> None:
     """A longer log of an older epoch wins."""
-    vote = Raft._vote
+    vote = Voting.vote
 
-    def compare(self: Raft, request: Any, asked: Any, mono_ms: int) -> Any:
-        end = self._log.end
-        if asked.last_offset >= end.offset:
+    def compare(self: Voting, request: Any, asked: Any, mono_ms: int) -> Any:
+        end = self._standing.log.end
+        if asked.last_offset >= end.offset and end.epoch < asked.replica_epoch:
             asked.last_offset_epoch = max(asked.last_offset_epoch, end.epoch)
         return vote(self, request, asked, mono_ms)
 
-    patch.setattr(Raft, "_vote", compare)
+    patch.setattr(Voting, "vote", compare)
 
 
 def a_minority_that_elects(patch: MonkeyPatch) -> None:
@@ -78,22 +84,23 @@ def a_minority_that_commits(patch: MonkeyPatch) -> None:
     commit = Progress.commit
 
     class Fewer(VoterSet):
-        majority = property(lambda self: max(1, len(self) // 2))  # type: ignore[assignment]
+        majority = property(lambda self: max(1, len(self) // 2))
 
     patch.setattr(Progress, "commit", lambda self, voters, flushed: commit(self, Fewer(voters), flushed))
 
 
 def a_leader_that_counts_what_it_did_not_sync(patch: MonkeyPatch) -> None:
     """Its log's end instead of what is durable."""
-    commit = Raft._commit
+    commit = Serving.commit
 
-    def by_end(self: Raft, role: Leader, mono_ms: int) -> None:
-        assert isinstance(self._log, MemoryLog)
-        flushed, self._log.flushed_offset = self._log.flushed_offset, self._log.end.offset
+    def by_end(self: Serving, role: Leader, mono_ms: int) -> None:
+        log = self._standing.log
+        assert isinstance(log, MemoryLog)
+        flushed, log.flushed_offset = log.flushed_offset, log.end.offset
         commit(self, role, mono_ms)
-        self._log.flushed_offset = flushed
+        log.flushed_offset = flushed
 
-    patch.setattr(Raft, "_commit", by_end)
+    patch.setattr(Serving, "commit", by_end)
 
 
 def a_follower_that_asks_before_it_synced(patch: MonkeyPatch) -> None:
@@ -108,12 +115,13 @@ def a_follower_that_asks_before_it_synced(patch: MonkeyPatch) -> None:
 
 def ends_of_epochs_not_compared(patch: MonkeyPatch) -> None:
     """A log whose last epoch the leader knows counts as the leader's, however much of that epoch it has."""
-    parting = replication.raft.raft.parting
+    parting = replication.raft.serving.parting
 
     def by_epoch(log: Any, asked: EpochEnd) -> Any:
-        return None if log.end_of_epoch(asked.epoch).epoch == asked.epoch else parting(log, asked)
+        is_known = log.end_of_epoch(asked.epoch).epoch == asked.epoch and asked.offset >= log.start_offset
+        return None if is_known else parting(log, asked)
 
-    patch.setattr(replication.raft.raft, "parting", by_epoch)
+    patch.setattr(replication.raft.serving, "parting", by_epoch)
 
 
 def a_watermark_beyond_the_own_log(patch: MonkeyPatch) -> None:
@@ -127,19 +135,56 @@ def a_watermark_beyond_the_own_log(patch: MonkeyPatch) -> None:
 
 def a_leader_that_goes_on_after_its_restart(patch: MonkeyPatch) -> None:
     """It leads the epoch that it led before it crashed, with a log that may be shorter."""
-    begin = Raft.__init__
+    begin = Standing.__init__
 
-    def leading(self: Raft, own: ReplicaKey, cluster_id: str, log: Any, state: ElectionState, **given: Any) -> None:
-        begin(self, own, cluster_id, log, state, **given)
-        if state.leader_id == own.node_id and state.epoch == self.epoch:
-            self._lead(Ballot(self.voters, own), given["mono_ms"])
+    def leading(self: Standing, *given: Any, **named: Any) -> None:
+        begin(self, *given, **named)
+        if isinstance(self.role, Resigned) and self.is_voter:
+            self.lead(Ballot(self.voters, self.own.key), named["mono_ms"])
 
-    patch.setattr(Raft, "__init__", leading)
+    patch.setattr(Standing, "__init__", leading)
 
 
 def epochs_not_compared_when_followers_fetch(patch: MonkeyPatch) -> None:
     """A log of another history counts as the leader's."""
-    patch.setattr(replication.raft.raft, "parting", lambda _log, _asked: None)
+    parting = replication.raft.serving.parting
+    patch.setattr(
+        replication.raft.serving,
+        "parting",
+        lambda log, asked: parting(log, asked) if asked.offset < log.start_offset else None,
+    )
+
+
+def answers_to_older_questions(patch: MonkeyPatch) -> None:
+    """A vote that was given to a candidate counts for what it stands for now."""
+
+    def forget_nothing(self: Asking) -> None:
+        self._retry_ms.clear()
+
+    def take_any(self: Asking, peer: int, token: int) -> Any:
+        asked = self._asked.pop(peer, None)
+        return None if asked is None else asked[1]
+
+    count = Voting.vote_answered
+
+    def of_any_epoch(self: Voting, peer: int, partition: Any, mono_ms: int) -> None:
+        partition.leader_epoch = self._standing.epoch
+        count(self, peer, partition, mono_ms)
+
+    patch.setattr(Asking, "forget_all", forget_nothing)
+    patch.setattr(Asking, "answered", take_any)
+    patch.setattr(Voting, "vote_answered", of_any_epoch)
+
+
+def changes_before_the_one_before_is_committed(patch: MonkeyPatch) -> None:
+    """Two sets of voters need not share a majority then."""
+
+    def forget(self: VoterChanges, role: Leader, _mono_ms: int) -> None:
+        if role.change is not None and role.change.new is None:
+            self._end(role, ErrorCode.REQUEST_TIMED_OUT, None)
+
+    patch.setattr(VoterChanges, "_is_uncommitted", lambda self, role: self._is_naming(role))
+    patch.setattr(VoterChanges, "expire", forget)
 
 
 MISTAKES: tuple[Plant, ...] = (
@@ -155,4 +200,6 @@ MISTAKES: tuple[Plant, ...] = (
     a_watermark_beyond_the_own_log,
     a_leader_that_goes_on_after_its_restart,
     epochs_not_compared_when_followers_fetch,
+    answers_to_older_questions,
+    changes_before_the_one_before_is_committed,
 )

@@ -2,6 +2,7 @@
 
 RULES    1. Effects and answers leave in their order; one that needs the disk holds up those behind it.
          2. A crash loses what was not carried out; what the disk holds is there after the restart.
+         3. A node that loses its disk comes back with another directory, and knows no voters but those that are a setting.
 """
 
 from __future__ import annotations
@@ -11,12 +12,26 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
+from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterRequest
+from protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
-from replication.raft.raft import QuorumTimes, Raft
-from replication.raft.replica_log import Append, Effect, ElectionState, KeepSnapshot, Lead, Persist, Send, Truncate
+from replication.raft.raft import Raft
+from replication.raft.replica_log import (
+    Answer,
+    Append,
+    Effect,
+    ElectionState,
+    KeepSnapshot,
+    Lead,
+    NameVoters,
+    Persist,
+    Send,
+    Truncate,
+)
 from replication.raft.roles import Leader
-from replication.raft.voters import ReplicaKey, VoterSet
+from replication.raft.standing import QuorumTimes
+from replication.raft.voters import Address, ReplicaKey, Voter, VoterSet
 from tests.simulation.quorum.memory_log import Entry, MemoryLog
 
 CLUSTER_ID = "simulated"
@@ -30,6 +45,8 @@ class Network(Protocol):
     random: Random
     now_ms: int
     most_jitter_ms: int
+    slow_disk_ms: int
+    touched: set[int]
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> None:
         """Do something later."""
@@ -51,11 +68,12 @@ class _Answer(NamedTuple):
 class Node:
     """A replica with its disk and its process."""
 
-    def __init__(self, network: Network, key: ReplicaKey, voters: VoterSet, times: QuorumTimes) -> None:
+    def __init__(self, network: Network, own: Voter, log: MemoryLog, times: QuorumTimes, *, joins: bool) -> None:
         self._network = network
         self._times = times
-        self.key = key
-        self.log = MemoryLog(voters)
+        self._joins = joins
+        self.own = own
+        self.log = log
         self.state = ElectionState()
         self.process = 0
         """Counts starts: what an earlier process began does not touch a later one."""
@@ -63,6 +81,8 @@ class Node:
         self._queue: deque[Effect | _Answer] = deque()
         self._is_busy = False
         self._parked: list[tuple[FetchRequest, Reply, int]] = []
+        self.unanswered: dict[int, tuple[Message, Reply]] = {}
+        """Requests that an effect answers, by identity."""
         self._leading = 0
 
     # ------------------------------------------------------------ life
@@ -71,15 +91,17 @@ class Node:
         network = self._network
         self.process += 1
         self.raft = Raft(
-            self.key,
+            self.own,
             CLUSTER_ID,
             self.log,
             self.state,
             times=self._times,
+            bootstrap_servers=2,
+            joins=self._joins,
             jitter=lambda below: network.random.randrange(min(below, network.most_jitter_ms)),
             mono_ms=network.now_ms,
         )
-        self._step(lambda raft: raft.tick(network.now_ms))
+        self.tick()
 
     def crash(self) -> None:
         """Rule 2."""
@@ -87,9 +109,31 @@ class Node:
         self.raft = None
         self._queue.clear()
         self._parked.clear()
+        self.unanswered.clear()
         self._is_busy = False
         self._leading = 0
         self.log.crash(self._network.random)
+
+    def lose_disk(self, directory_id: bytes, settings: VoterSet) -> None:
+        """Rule 3."""
+        self.crash()
+        self.own = self.own._replace(key=ReplicaKey(self.key.node_id, directory_id))
+        self.log, self.state = MemoryLog(settings), ElectionState()
+
+    def move(self, port: int) -> None:
+        """The node listens somewhere else when it starts again."""
+        address = self.own.addresses[0]
+        self.own = self.own._replace(addresses=(Address(address.listener, address.host, port),))
+
+    @property
+    def key(self) -> ReplicaKey:
+        """Which replica it is."""
+        return self.own.key
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self.own.addresses[0].port
 
     @property
     def is_leading(self) -> bool:
@@ -110,20 +154,25 @@ class Node:
 
     # ------------------------------------------------------------ from the network
     def receive(self, request: Message, reply: Reply) -> None:
-        """A request of another node."""
-        if self.raft is not None:
+        """A request of another node, or of somebody who looks after the cluster."""
+        if isinstance(request, ApiVersionsRequest):
+            supported = SupportedFeatureKey(name="kraft.version", min_version=0, max_version=1)
+            reply(ApiVersionsResponse(error_code=0, api_keys=[], supported_features=[supported]))
+        elif self.raft is not None:
             self._step(lambda raft: self._answer(raft, request, reply, None))
 
     def _answer(self, raft: Raft, request: Message, reply: Reply, until_ms: int | None) -> None:
         now_ms = self._network.now_ms
         may_wait = until_ms is None or now_ms < until_ms
+        if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
+            self.unanswered[id(request)] = request, reply
         message = raft.receive(request, now_ms, may_wait=may_wait)
         self._queue.extend(raft.effects)
         raft.effects.clear()
         if message is not None:
+            self.unanswered.pop(id(request), None)
             self._queue.append(_Answer(reply, message))
-        else:
-            assert isinstance(request, FetchRequest)
+        elif isinstance(request, FetchRequest):
             self._parked.append((request, reply, until_ms or now_ms + FETCH_WAIT_MS))
             if until_ms is None:
                 self._later(FETCH_WAIT_MS, lambda: self._step(lambda _: None))
@@ -132,6 +181,7 @@ class Node:
     def _step(self, act: Callable[[Raft], None]) -> None:
         raft = self.raft
         assert raft is not None
+        self._network.touched.add(self.key.node_id)
         act(raft)
         self._queue.extend(raft.effects)
         raft.effects.clear()
@@ -143,10 +193,14 @@ class Node:
             delay_ms = max(1, due_ms - self._network.now_ms)
             self._later(delay_ms, self._tick_if_due)
 
+    def tick(self) -> None:
+        """Carry out what somebody has asked its Raft for."""
+        self._step(lambda raft: raft.tick(self._network.now_ms))
+
     def _tick_if_due(self) -> None:
         due_ms = self.raft.next_deadline_ms if self.raft is not None else None
         if due_ms is not None and due_ms <= self._network.now_ms:
-            self._step(lambda raft: raft.tick(self._network.now_ms))
+            self.tick()
 
     def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
         process = self.process
@@ -159,24 +213,37 @@ class Node:
                 effect.reply(effect.message)
             elif isinstance(effect, Send):
                 self._send(effect)
+            elif isinstance(effect, Answer):
+                _, reply = self.unanswered.pop(id(effect.request))
+                reply(effect.response)
+            elif isinstance(effect, NameVoters):
+                self._begin_to_append(effect.epoch, [Entry(effect.epoch, -2, effect)])
             elif isinstance(effect, Lead):
-                self.log.append([Entry(effect.epoch, -1)])
+                naming = [] if effect.naming is None else [Entry(effect.epoch, -2, effect.naming)]
+                self._begin_to_append(effect.epoch, [Entry(effect.epoch, -1), *naming])
                 self._leading = effect.epoch
-                self._sync()
                 self._network.began_to_lead(self)
             else:
                 self._is_busy = True
                 self._later(self._disk_ms(), lambda effect=effect: self._done(effect))  # type: ignore[misc]
 
+    def _begin_to_append(self, epoch: int, entries: list[Entry]) -> None:
+        assert self.raft is not None
+        if isinstance(self.raft.role, Leader) and self.raft.epoch == epoch:
+            self.log.append(entries)
+            self._sync()
+
     def _disk_ms(self) -> int:
         random = self._network.random
-        return random.choice((0, 1, 2, 5)) if random.random() < 0.95 else random.randrange(500)
+        return random.choice((0, 1, 2, 5)) if random.random() < 0.95 else random.randrange(self._network.slow_disk_ms)
 
     def _done(self, effect: Persist | Append | Truncate | KeepSnapshot) -> None:
+        """The disk has done it."""
         self._is_busy = False
         log = self.log
         if isinstance(effect, Persist):
             self.state = effect.state
+            self._network.touched.add(self.key.node_id)
             self._carry_out()
             return
         if isinstance(effect, Append):

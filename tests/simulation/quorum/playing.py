@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 
 from replication.raft.pulling import ForkedLog
+from tests.simulation.quorum.troubles import Troubles
 from tests.simulation.quorum.world import World
 
 
@@ -12,7 +13,7 @@ def play(seed: int) -> str | None:
     """Play a history; None when everything held, else what did not, and when."""
     world = World(seed)
     try:
-        world.play()
+        Troubles(world).play()
     except (AssertionError, ForkedLog) as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         return f"seed {seed}, after {world.now_ms} ms: {error or place.line}"

@@ -15,6 +15,9 @@ NEW_S = 4.0
 HISTORIES = 150
 """Within so many a planted mistake is found; nearly all are within ten."""
 
+SHOWN_BY = {"votes_that_are_forgotten": 28, "answers_to_older_questions": 21}
+"""The history that showed a mistake when it was last looked for, where the first few do not: it is played first."""
+
 
 def test_the_same_histories_as_ever() -> None:
     """Everything of checks.py holds after every event."""
@@ -36,4 +39,4 @@ def test_new_histories() -> None:
 def test_a_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the same histories every time."""
     plant(monkeypatch)
-    assert any(play(seed) is not None for seed in range(HISTORIES))
+    assert any(play(seed) is not None for seed in (SHOWN_BY.get(plant.__name__, 0), *range(HISTORIES)))

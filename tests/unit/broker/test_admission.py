@@ -112,7 +112,7 @@ def test_where_records_of_the_transaction_are_nobody_is_asked(rig: Rig) -> None:
 def test_without_verification_old_producers_are_believed(rig: Rig) -> None:
     """transaction.partition.verification.enable=false; new ones are added even so."""
     producer = begin(rig.coordinator)
-    rig.admission._does_verify = False
+    rig.admission.does_verify = False
     assert rig.admit((producer[0], 5), Support.OLD) == {}
     assert rig.admit((producer[0], 5)) == {T0: ErrorCode.INVALID_PRODUCER_EPOCH}
 

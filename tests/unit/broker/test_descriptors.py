@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import socket
+from pathlib import Path
 
 import pytest
 
 from broker.config import SocketSettings, load_config
-from broker.descriptors import OTHERS, SETTING, Shares, share_out
+from broker.descriptors import OTHERS, SETTING, Shares, make_room, share_out
 from broker.network.listener import Listener
 
 
@@ -52,3 +55,21 @@ def test_a_connection_that_would_take_the_descriptor_of_a_file_is_refused() -> N
             client.close()
         listener.close()
         loop.close()
+
+
+def test_the_kernels_table_is_made_larger_without_opening_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 3."""
+
+    def slots() -> int:
+        status = Path("/proc/self/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("FDSize"))
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(2 * slots(), soft)
+    before = os.listdir("/proc/self/fd")
+    make_room(wanted)
+    assert slots() >= wanted
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (wanted, wanted))
+    make_room(1 << 40)
+    assert len(os.listdir("/proc/self/fd")) == len(before), "more than are allowed is no mistake"

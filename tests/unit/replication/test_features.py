@@ -10,11 +10,9 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.messages import stored
 from protocol.messages.admin import AlterConfigsResource, IncrementalAlterConfigsRequest
-from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterRequest, VoterListener
 from protocol.messages.quorum import BrokerRegistrationRequest
 from protocol.messages.stored import BrokerEndpoint, BrokerFeature
 from replication.controller.features import update_features
-from replication.controller.voters import add_voter, remove_voter
 from replication.metadata_start import MetadataStart
 from replication.record_versions import SUPPORTED_FEATURES
 from tests.support.controller_world import CLUSTER_ID, ControllerWorld
@@ -111,17 +109,3 @@ def test_voters_that_are_a_setting_stay_one(tmp_path: Path, level: int, code: Er
     environment = world.environment()._replace(kraft_version=0)
     answer = update_features(world.image, environment, updates((KRAFT, level, UP))).reply
     assert answer.error_code == code
-
-
-def test_voters_that_are_a_setting_cannot_be_asked_for() -> None:
-    """Who asks for more, or less, is told so."""
-    listeners = [VoterListener(name="C", host="h", port=1)]
-    more = AddRaftVoterRequest(
-        cluster_id=None, timeout_ms=0, voter_id=2, voter_directory_id=b"D" * 16, listeners=listeners
-    )
-    less = RemoveRaftVoterRequest(cluster_id=None, voter_id=1, voter_directory_id=b"D" * 16)
-    for answer, verb in ((add_voter("c", "C", None, more), "adding"), (remove_voter("c", None, less), "removing")):
-        assert (answer.error_code, answer.error_message) == (
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"Cluster doesn't support {verb} voter because the kraft.version feature is 0",
-        )

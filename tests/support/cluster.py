@@ -1,0 +1,93 @@
+"""A cluster of nodes of our own, each a process: brokers and controllers at once, with a quorum of all of them."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from barnabas import Broker
+
+CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+DEFAULTS = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+
+class Cluster:
+    """So many nodes; their ids begin with 1."""
+
+    def __init__(self, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="barnabas-cluster-")
+        ports = _free_ports(2 * nodes)
+        clients, controllers = ports[:nodes], ports[nodes:]
+        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
+        self.nodes: dict[int, Broker] = {}
+        for number in range(1, nodes + 1):
+            client, controller = clients[number - 1], controllers[number - 1]
+            own = {
+                "node.id": str(number),
+                "controller.quorum.voters": voters,
+                "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+            }
+            self.nodes[number] = Broker(
+                Path(self._folder.name) / str(number),
+                client,
+                {**DEFAULTS, **(settings or {}), **own},
+                arguments=["--cluster-id", CLUSTER_ID],
+                start_timeout_s=60.0,
+            )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            for number, node in self.nodes.items():
+                error.add_note(f"---- node {number}\n{node.log()[-4000:]}")
+        self.close()
+
+    def start(self) -> None:
+        """Start all nodes that do not run, at the same time: one alone would wait for the others."""
+        stopped = [node for node in self.nodes.values() if not node.is_running]
+        with ThreadPoolExecutor(len(stopped) or 1) as pool:
+            for started in [pool.submit(node.start) for node in stopped]:
+                started.result()
+
+    def close(self) -> None:
+        """End all nodes."""
+        for node in self.nodes.values():
+            node.kill()
+            node.close()
+        self._folder.cleanup()
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients find the nodes."""
+        return ",".join(node.bootstrap for node in self.nodes.values())
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody has now; they are given out together, so that no two are the same."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

@@ -306,9 +306,8 @@ class Server:
             self._clock,
             config.number("broker.heartbeat.interval.ms"),
         )
-        self._directory_requests = DirectoryRequests(
-            self._channel, self._life, self._log_manager, config.node_id, self._clock
-        )
+        channel, life = self._channel, self._life
+        self._directory_requests = DirectoryRequests(channel, life, self._log_manager, config.node_id, self._clock)
         self._moves = Moves(
             self._replicas,
             self._log_manager,
@@ -321,7 +320,7 @@ class Server:
         for listener in self.listeners:
             listener.warmer = warmer
             listener.most_descriptors = self._shares.connections
-        self._replicas.on_isr_wanted = IsrRequests(self._channel, self._life, config.node_id, self._clock).want
+        self._replicas.on_isr_wanted = IsrRequests(channel, life, config.node_id, self._clock).want
         self._build_fetchers()
         producer_ids = ProducerIds(self._channel, config.node_id, lambda: self._life.epoch)
         self._brokers = self._connections("request.timeout.ms")

@@ -537,18 +537,11 @@ class Partition:
 
     # ------------------------------------------------------------ followers
     def update_follower(
-        self,
-        reader: Reader,
-        position: FetchPosition,
-        leader_end: int,
-        mono_ms: int,
-        max_lag_ms: int,
-        *,
-        may_join: bool = True,
+        self, reader: Reader, position: FetchPosition, leader_end: int, mono_ms: int, max_lag_ms: int, *, may_join: bool
     ) -> None:
         """A follower's fetch from `position` was served while our log ended at `leader_end` (seeds.md F5).
 
-        `may_join`: whether it can be in the ISR: it is not fenced, and not about to leave.
+        A follower that is fenced, or about to leave, cannot be in the ISR (`may_join`).
 
         Raises:
             KafkaError: this broker is no replica, or an older registration of one.

@@ -12,10 +12,11 @@ from protocol.messages import stored
 from protocol.messages.admin import AlterConfigsResource, IncrementalAlterConfigsRequest
 from protocol.messages.quorum import BrokerRegistrationRequest
 from protocol.messages.stored import BrokerEndpoint, BrokerFeature
+from replication.controller.brokers import registration_of_controller
 from replication.controller.features import update_features
 from replication.metadata_start import MetadataStart
-from replication.record_versions import SUPPORTED_FEATURES
-from tests.support.controller_world import CLUSTER_ID, ControllerWorld
+from replication.record_versions import SUPPORTED_FEATURES, WITH_CONTROLLERS
+from tests.support.controller_world import CLUSTER_ID, CONTROLLER_ENDPOINTS, ControllerWorld
 from tests.support.feature_cases import ELIGIBLE, GROUP, KRAFT, METADATA, SAFE, UP, Update, updates
 from tests.support.settings_cases import BROKER, SET, resource
 
@@ -32,7 +33,10 @@ def change(world: ControllerWorld, *wanted: Update) -> Any:
     before = world.image.metadata_version
     answer = world.ask(updates(*wanted))
     if world.image.metadata_version > before:
-        world.register(world.registration())  # as brokers do
+        world.register(world.registration())  # as brokers do, and controllers
+        own = registration_of_controller(1, world.incarnation, CONTROLLER_ENDPOINTS, world.image.features)
+        if world.image.metadata_version >= WITH_CONTROLLERS:
+            world.ask(own)
     return answer
 
 

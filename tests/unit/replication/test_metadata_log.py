@@ -209,9 +209,10 @@ def test_the_newest_snapshot_is_loaded_and_the_log_behind_it(tmp_path: Path) -> 
     """Snapshots that Kafka took: the records before it may be gone from the log."""
     world = ControllerWorld(tmp_path)
     metadata = world.log_path.parent
+    voters = ControllerWorld(tmp_path / "other").open().log.quorum_records(0)
+    voters[1][1].voters[0].voter_directory_id = world.identity.metadata_directory_id  # type: ignore[attr-defined]
     for name, topics in ((SnapshotName(5, 1), ["old"]), (SnapshotName(10, 2), ["a", "b"])):
         records = [(METADATA_VERSION, 0), *(record(t) for t in topics)]
-        voters = world.open().log.quorum_records(0)
         data = snapshot(
             voters, records, leader_epoch=name.leader_epoch, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS
         )

@@ -190,7 +190,7 @@ def test_a_static_quorum_has_no_voters_on_disk(tmp_path: Path) -> None:
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
     (tmp_path / METADATA_DIRECTORY).rmdir()
     world.start()
-    assert world.log.kraft_version == 0
+    assert world.log.kraft_version.latest == 0
     assert '"currentVoters":[{"voterId":1}],"data_version":0' in (world.log_path.parent / "quorum-state").read_text()
     kinds = {type(message) for batch in world.batches() for message in batch.messages}
     assert not kinds & {stored.KRaftVersionRecord, stored.VotersRecord}

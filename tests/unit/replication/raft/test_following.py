@@ -324,6 +324,9 @@ def test_a_follower_says_what_it_has_and_appends_what_it_gets() -> None:
     log.append(records)
     raft.written(1001)
     assert raft.high_watermark == 2
+    assert sent(raft) == [], "what it asks for next says that it has synced all before"
+    log.flush(2)
+    raft.flushed(1002)
     assert len(sent(raft)) == 1
 
 
@@ -463,6 +466,7 @@ def test_a_voter_that_moved_tells_the_leader() -> None:
     (ask,) = sent(raft)
     assert isinstance(ask.request, FetchRequest)
     log_of(raft).append([Entry(1, -2)])
+    log_of(raft).flush(1)
     log_of(raft).voters.changed(0, VOTERS.with_voter(moved))
     answered(raft, ask, 4100)
     assert [type(one.request) for one in sent(raft)] == [FetchRequest]

@@ -75,8 +75,7 @@ class ReplicaManager:
     ) -> None:
         """Hold nothing yet: `apply` brings the partitions.
 
-        `settings` are the broker's own as text, for what a topic does not say itself; `max_lag_ms` is
-        replica.lag.time.max.ms.
+        `settings` are the broker's own, for what a topic does not say itself; `max_lag_ms`: replica.lag.time.max.ms.
         """
         self._log_manager = log_manager
         self._worker = worker
@@ -119,6 +118,9 @@ class ReplicaManager:
             for index in sorted(indexes):
                 self._place(topic, index, topic.partitions[index], mono_ms)
                 yield
+        for partition in list(self.partitions.values()) if changes.brokers else ():
+            self._look_for_joiners(partition)
+            yield
         self._has_begun = True
 
     def _place(self, topic: TopicImage, index: int, state: PartitionState, mono_ms: int) -> None:
@@ -147,6 +149,7 @@ class ReplicaManager:
                     self._make_ready()
         else:
             partition.follow(state)
+        self._look_for_joiners(partition)
         if self.on_following is not None:
             self.on_following(partition)
         if self.on_leadership is not None and (was_leader, epoch) != (partition.is_leader, partition.leader_epoch):
@@ -451,10 +454,9 @@ class ReplicaManager:
             self.directory_failed(partition.log.directory, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from error
         if fetched_mono_ms is not None and reader.replica_id >= 0:
-            may_join = self._may_join(reader)
-            partition.update_follower(
-                reader, position, info.log_end_offset, fetched_mono_ms, self._max_lag_ms, may_join=may_join
-            )
+            end, max_lag_ms = info.log_end_offset, self._max_lag_ms
+            may_join = self._may_join(reader.replica_id, reader.broker_epoch)
+            partition.update_follower(reader, position, end, fetched_mono_ms, max_lag_ms, may_join=may_join)
             if may_join:
                 self._want_isr(partition, partition.isr_with(reader.replica_id))
         return info
@@ -492,10 +494,16 @@ class ReplicaManager:
             then()
         blocked.forget()
 
-    def _may_join(self, reader: Reader) -> bool:
+    def _may_join(self, replica_id: int, broker_epoch: int) -> bool:
         """Whether a follower is a broker in good standing, in the registration that it fetches with (KIP-903)."""
-        broker = self.image.brokers.get(reader.replica_id)
-        return broker is not None and broker.is_active and reader.broker_epoch in (-1, broker.epoch)
+        broker = self.image.brokers.get(replica_id)
+        return broker is not None and broker.is_active and broker_epoch in (-1, broker.epoch)
+
+    def _look_for_joiners(self, partition: Partition) -> None:
+        """The metadata may allow now what a follower's last fetch called for; one that has all says nothing of it again."""
+        for replica_id, follower in partition.followers.items():
+            if replica_id not in partition.isr and self._may_join(replica_id, follower.broker_epoch):
+                self._want_isr(partition, partition.isr_with(replica_id))
 
     def check_isrs(self, mono_ms: int) -> None:
         """Have followers that fell behind leave their ISR; to be called every half of replica.lag.time.max.ms."""
@@ -589,4 +597,4 @@ class ReplicaManager:
 
 
 def _nothing() -> None:
-    """Only its turn is waited for."""
+    pass

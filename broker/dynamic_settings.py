@@ -1,7 +1,7 @@
 """Which settings of a broker can be changed while it runs, and which changes it refuses (KIP-226).
 
-RULES    1. Names and sentences are Apache Kafka 4.3's, but for settings of TLS, SASL and listeners: these stay as they
-            were at the start.
+RULES    1. Names and sentences are Apache Kafka 4.3's, but for settings of listeners, and of what TLS needs of files: these
+            stay as they were at the start.
          2. Some names of `unused_settings.py` stand here too: they are taken, shown, and have no effect, as in a file.
          3. What the metadata hold is obeyed as far as it can be: a name or a value that this release does not know is
             passed over with one log line, for another release may have written it.
@@ -36,11 +36,7 @@ NOT_IN_FILES: dict[str, Setting] = {
 }  # fmt: skip
 """Settings that can only be made while a broker runs; unset: no limit."""
 
-PER_BROKER = frozenset({"cordoned.log.dirs"})
-"""Settings that cannot be made for all brokers at once."""
-
 _OBEYED = """
-cordoned.log.dirs
 group.consumer.assignment.interval.ms
 log.cleaner.backoff.ms
 log.cleaner.dedupe.buffer.size
@@ -78,8 +74,36 @@ remote.log.manager.follower.thread.pool.size
 remote.log.reader.threads
 share.coordinator.cached.buffer.max.bytes
 """
+_TAKEN_PER_BROKER = """
+sasl.enabled.mechanisms
+sasl.jaas.config
+sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin
+sasl.kerberos.principal.to.local.rules
+sasl.kerberos.service.name
+sasl.kerberos.ticket.renew.jitter
+sasl.kerberos.ticket.renew.window.factor
+sasl.login.refresh.buffer.seconds
+sasl.login.refresh.min.period.seconds
+sasl.login.refresh.window.factor
+sasl.login.refresh.window.jitter
+sasl.mechanism.inter.broker.protocol
+ssl.cipher.suites
+ssl.client.auth
+ssl.enabled.protocols
+ssl.endpoint.identification.algorithm
+ssl.engine.factory.class
+ssl.keymanager.algorithm
+ssl.protocol
+ssl.provider
+ssl.secure.random.implementation
+ssl.trustmanager.algorithm
+"""
 
-DYNAMIC = DYNAMIC_BROKER_SETTINGS | NOT_IN_FILES.keys() | {*_OBEYED.split(), *_TAKEN.split()}
+PER_BROKER = frozenset({"cordoned.log.dirs", *_TAKEN_PER_BROKER.split()})
+"""Settings that cannot be made for all brokers at once."""
+
+DYNAMIC = DYNAMIC_BROKER_SETTINGS | NOT_IN_FILES.keys() | PER_BROKER | {*_OBEYED.split(), *_TAKEN.split()}
 """All settings that can be changed while a broker runs: the defaults of topics too."""
 
 

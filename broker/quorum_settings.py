@@ -29,7 +29,7 @@ def quorum_places(config: BrokerConfig) -> QuorumPlaces:
     """Read the settings.
 
     Raises:
-        ConfigError: an address is none.
+        ConfigError: an address is none, or this controller has no vote.
     """
     listener = config.controller_listener_names[0] if config.controller_listener_names else "CONTROLLER"
     voters = []
@@ -39,6 +39,12 @@ def quorum_places(config: BrokerConfig) -> QuorumPlaces:
         if not separator or not node.strip().isdigit() or address is None:
             raise ConfigError(f"{VOTERS}: {text!r} is not of the form id@host:port, such as 1@127.0.0.1:9093")
         voters.append(Voter(ReplicaKey(int(node)), (VoterAddress(listener, *address),)))
+    ids = [voter.key.node_id for voter in voters]
+    if voters and "controller" in config.roles and config.node_id not in ids:
+        raise ConfigError(
+            "If process.roles contains the 'controller' role, the node id "
+            f"{config.node_id} must be included in the set of voters {VOTERS}={', '.join(map(str, ids))}"
+        )
     bootstrap = []
     for text in _texts(config, BOOTSTRAP):
         address = _address(text)

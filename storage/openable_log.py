@@ -447,7 +447,8 @@ class OpenableLog:
         snapshots, epochs = self._snapshots.collect_sync(most), self._epochs.collect()
         end_offset, files, is_complete = engine.collect_sync(most)
         is_complete = is_complete and self._snapshots.are_synced
-        self._settling[end_offset] = min(end_offset, self._undecided_from(engine))
+        if end_offset == engine.end_offset:  # else what decides a transaction before it may lie behind it
+            self._settling[end_offset] = self._undecided_from(engine)
         if is_complete:  # else another is due
             self._appends.has_rolled = False
             self._unflushed_since_ms = -1

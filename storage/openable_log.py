@@ -289,8 +289,8 @@ class OpenableLog:
     def close(self, *, sync: bool = True) -> None:
         """Close so that it can be opened again without recovery.
 
-        With `sync` that holds after a loss of power too; without, when somebody has synced the whole file system
-        and then says `vouch`.
+        With `sync` that holds after a loss of power too; without, when somebody has synced the whole file system,
+        says `vouch` and syncs it again.
         """
         engine = self._engine
         if engine is None:
@@ -303,7 +303,9 @@ class OpenableLog:
             self._snapshots.take(end_offset, self._producers.snapshot(), sync=sync)
         if sync:
             self._sync_all()
-        self._epochs.write(sync=sync)
+            self._epochs.write()
+        else:
+            self._epochs.write_beside()
         self._recovery_point = end_offset if sync else engine.recovery_point
         engine.close(sync=sync)
         self._let_go()
@@ -323,8 +325,9 @@ class OpenableLog:
         return self._engine is None and self._closed_end >= 0
 
     def vouch(self) -> None:
-        """What was closed without a sync is durable now."""
+        """What was closed without a sync is durable now, and gets its names."""
         if self._closed_end >= 0:
+            self._epochs.put_in_place()
             self._recovery_point = self._closed_end
 
     def release(self) -> bool:

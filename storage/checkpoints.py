@@ -62,11 +62,9 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
     ]
 
 
-def write_epochs(
-    disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = True, beside: str = TEMPORARY
-) -> None:
-    """Replace a leader epoch checkpoint."""
-    disk.replace_atomically(path, epochs_text(epochs), sync=sync, beside=beside)
+def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, beside: str = TEMPORARY) -> None:
+    """Replace a leader epoch checkpoint, durably."""
+    disk.replace_atomically(path, epochs_text(epochs), beside=beside)
 
 
 def epochs_text(epochs: Iterable[tuple[int, int]]) -> bytes:

@@ -3,7 +3,8 @@
 RULES    1. Epochs and start offsets both ascend. A new entry drops the entries that contradict it.
          2. The table follows the log: an entry stands for the batches from its start offset to the next entry's.
          3. The file may be behind the table, but not further than recovery reads the log again: it is written before
-            the log's recovery point moves, when the log is cut, and on close.
+            the log's recovery point moves, when the log is cut, and on close. It is replaced by what is durable only: a
+            name may survive a loss of power without its bytes, and nobody looks at the batches then.
          4. Two threads may write it, one with a sync and one for a log that is let go of. What was collected later wins:
             the other is left out, and where both were at it, it is written once more.
          5. A file that cannot be understood is replaced by what the batches tell (recovery.py).
@@ -29,7 +30,7 @@ _log = logging.getLogger("barnabas.storage")
 class LeaderEpochs:
     """The table of one partition and its checkpoint file."""
 
-    __slots__ = ("_collected", "_disk", "_epochs", "_is_written", "_offsets", "is_lost", "latest", "path")
+    __slots__ = ("_collected", "_disk", "_epochs", "_is_beside", "_is_written", "_offsets", "is_lost", "latest", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -37,6 +38,7 @@ class LeaderEpochs:
         self._epochs: list[int] = []
         self._offsets: list[int] = []
         self._collected = 0  # how often
+        self._is_beside = False  # written, but not in the file's place yet
         self.latest = UNDEFINED
         """The last epoch in the table; -1 when there is none."""
         self.is_lost = False
@@ -99,11 +101,23 @@ class LeaderEpochs:
         if self._epochs:
             self._keep([], [])
 
-    def write(self, *, sync: bool) -> None:
+    def write(self) -> None:
         """Bring the file up to date now."""
         if not self._is_written:
-            write_epochs(self._disk, self.path, self.entries(), sync=sync)
+            write_epochs(self._disk, self.path, self.entries())
             self._is_written = True
+
+    def write_beside(self) -> None:
+        """Write what the file lacks beside it, without a sync: somebody makes it durable, and says `put_in_place` then."""
+        if not self._is_written:
+            self._disk.write_beside(self.path, epochs_text(self.entries())).close()
+            self._is_beside = True
+
+    def put_in_place(self) -> None:
+        """What was written beside the file is durable; its new name is not yet."""
+        if self._is_beside:
+            self._disk.put_in_place(self.path)
+            self._is_beside, self._is_written = False, True
 
     def collect_write(self) -> Callable[[], None] | None:
         """The write as closed work for a thread, or None; counts as done, since a failure takes the directory away."""

@@ -182,6 +182,9 @@ class LogDirectory:
             for log in in_use:
                 log.close(sync=False)
 
+        def vouch() -> None:
+            for log in in_use:
+                log.vouch()
+
         self._disk.sync_all(self.path, close)
-        for log in in_use:
-            log.vouch()
+        self._disk.sync_all(self.path, vouch)

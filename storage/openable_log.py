@@ -289,8 +289,8 @@ class OpenableLog:
     def close(self, *, sync: bool = True) -> None:
         """Close so that it can be opened again without recovery.
 
-        With `sync` that holds after a loss of power too; without, when somebody has synced the whole file system
-        and then says `vouch`.
+        With `sync` that holds after a loss of power too; without, when somebody has synced the whole file system,
+        says `vouch` and syncs it again.
         """
         engine = self._engine
         if engine is None:
@@ -303,7 +303,9 @@ class OpenableLog:
             self._snapshots.take(end_offset, self._producers.snapshot(), sync=sync)
         if sync:
             self._sync_all()
-        self._epochs.write(sync=sync)
+            self._epochs.write()
+        else:
+            self._epochs.write_beside()
         self._recovery_point = end_offset if sync else engine.recovery_point
         engine.close(sync=sync)
         self._let_go()
@@ -323,8 +325,9 @@ class OpenableLog:
         return self._engine is None and self._closed_end >= 0
 
     def vouch(self) -> None:
-        """What was closed without a sync is durable now."""
+        """What was closed without a sync is durable now, and gets its names."""
         if self._closed_end >= 0:
+            self._epochs.put_in_place()
             self._recovery_point = self._closed_end
 
     def release(self) -> bool:
@@ -447,7 +450,8 @@ class OpenableLog:
         snapshots, epochs = self._snapshots.collect_sync(most), self._epochs.collect()
         end_offset, files, is_complete = engine.collect_sync(most)
         is_complete = is_complete and self._snapshots.are_synced
-        self._settling[end_offset] = min(end_offset, self._undecided_from(engine))
+        if end_offset == engine.end_offset:  # else what decides a transaction before it may lie behind it
+            self._settling[end_offset] = self._undecided_from(engine)
         if is_complete:  # else another is due
             self._appends.has_rolled = False
             self._unflushed_since_ms = -1

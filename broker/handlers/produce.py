@@ -317,7 +317,7 @@ class _Produce:
                 ]
             if isinstance(error, RejectedRecords) or code in _ABOUT_THE_LOG:
                 partition = self._handler.replicas.partitions[topic, answer.index]
-                answer.log_start_offset = partition.log.log_start_offset
+                answer.log_start_offset = partition.log.checkpoint.log_start_offset  # a thread may be opening it
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER:
             answer.current_leader = current_leader(self._handler.replicas.image, topic, answer.index)
 

@@ -9,7 +9,7 @@ RULES    1. As Apache Kafka does at its start: `.deleted` and `.cleaned` files g
             gives that name before all is written.
          2. A directory in which nothing is out of order is listed once and nothing else happens.
          3. Snapshots of the metadata log (`.checkpoint.deleted`) are not ours to delete; every other name that is
-            not a segment's is left alone.
+            not a segment's is left alone: whoever looks after the producers' snapshots knows which there are.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _finish_what_was_begun(disk: Disk, directory: str, names: Sequence[str]) -> 
         start = min(_base(name) for name in replacing)
         end = max(start + 1, *(_next_offset(disk, f"{directory}/{name}", _base(name)) for name in replacing))
         for name in names:
-            if _is_numbered(name) and not name.endswith(SWAP) and start <= _base(name) < end:
+            if name[_DIGITS:] in (LOG, *INDEXES) and _is_numbered(name) and start <= _base(name) < end:
                 remove(name)
     for name in swaps:
         disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")

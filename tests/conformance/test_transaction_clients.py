@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 import uuid
 from collections.abc import Callable
@@ -17,7 +18,6 @@ from barnabas import Broker
 from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.messages.transactions import InitProducerIdRequest
 from protocol.records import BatchBuilder
-from tests.conformance.test_java_tools import output_of, run
 from tests.support.kafka import needs_kafka, run_tool
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -30,6 +30,17 @@ COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
 
 Batches = list[tuple[list[str], bool]]
 """Values of one transaction each, and whether it is committed."""
+
+
+def run(cls: str, bootstrap: str, *args: object) -> str:
+    """Run a tool against the broker; what it printed."""
+    return output_of(run_tool(cls, "--bootstrap-server", bootstrap, *args))
+
+
+def output_of(done: subprocess.CompletedProcess[str]) -> str:
+    """What a tool printed, when it succeeded."""
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 def with_confluent(bootstrap: str, topic: str, batches: Batches) -> None:

@@ -109,16 +109,30 @@ def test_trim_lets_the_first_epoch_begin_at_the_start(
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     """FORMAT of leader-epoch-checkpoint; written once, not again."""
     epochs = table(tmp_path, (1, 5), (3, 20))
-    epochs.write(sync=True)
+    epochs.write()
     file = tmp_path / "leader-epoch-checkpoint"
     assert file.read_bytes() == b"0\n2\n1 5\n3 20\n"
     file.unlink()
-    epochs.write(sync=True)
+    epochs.write()
     assert epochs.collect_write() is None
     assert not file.exists()
     epochs.assign(4, 30)
-    epochs.write(sync=True)
+    epochs.write()
     assert table(tmp_path).entries() == [(1, 5), (3, 20), (4, 30)]
+
+
+def test_what_is_written_without_a_sync_replaces_the_file_when_it_is_durable(tmp_path: Path) -> None:
+    """Rule 3."""
+    epochs = table(tmp_path, (1, 5))
+    epochs.write()
+    epochs.assign(3, 20)
+    epochs.write_beside()
+    assert table(tmp_path).entries() == [(1, 5)]
+    epochs.put_in_place()
+    assert table(tmp_path).entries() == [(1, 5), (3, 20)]
+    epochs.write_beside()
+    epochs.put_in_place()
+    assert [path.name for path in tmp_path.iterdir()] == ["leader-epoch-checkpoint"]
 
 
 def test_collected_work_writes_what_was_there_then(tmp_path: Path) -> None:

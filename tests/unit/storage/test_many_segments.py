@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from protocol.records import ControlType
 from storage.changes import Change
 from storage.disk import TEMPORARY, Disk, File, StorageError
-from storage.log import Isolation, Log
+from storage.log import Isolation, Log, Origin
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.retention import AT_A_TIME
@@ -18,7 +19,7 @@ from storage.segments.layout import LOG
 from storage.segments.segment_engine import SegmentEngine
 from storage.syncs import SEGMENTS_AT_A_TIME
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import BIG, NOW_MS, TOPIC_ID, append, fill, log_at, produced, values_of
+from tests.support.logs import BIG, NOW_MS, TOPIC_ID, Idempotent, append, fill, log_at, marker, produced, values_of
 
 MANY = 5 * AT_A_TIME
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=150)
@@ -172,6 +173,21 @@ def test_a_sync_of_the_oldest_segments_covers_no_append_under_way(tmp_path: Path
         log.write(prepared)
         log.commit(prepared, NOW_MS)
     assert (log.flushed_end_offset, log.log_end_offset) == (1, 3)
+
+
+def test_a_sync_of_the_oldest_segments_settles_no_transaction_that_ends_behind_them(tmp_path: Path) -> None:
+    """dirt.py rule 2: its records would take their predecessors with them, and a loss of power the decision."""
+    log = log_at(tmp_path, config=CONFIG)
+    append(log, BIG, producer=Idempotent(1, 0, 0, transactional=True))
+    append(log, BIG)
+    log.append(marker(ControlType.COMMIT, 1, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    settled = []
+    for most in (1, None):
+        work = log.sync_work(most)
+        work()
+        log.flushed(work.end_offset)
+        settled.append((work.end_offset, log.settled_end))
+    assert settled == [(1, 0), (3, 3)]
 
 
 def test_a_log_of_many_segments_is_closed_durably(tmp_path: Path) -> None:

@@ -43,6 +43,14 @@ class Misfortune(Random):
         return (start if stop is None else stop) - 1
 
 
+class NewNames(Misfortune):
+    """Names survive, bytes only where they were synced."""
+
+    def choice(self, seq: Any) -> Any:
+        """Keep all of the names, none of the bytes."""
+        return seq[1] if len(seq) == 3 else seq[0]
+
+
 class OldNames(Misfortune):
     """Bytes survive, names only where they were synced."""
 
@@ -289,6 +297,32 @@ def test_a_clean_stop_makes_durable_what_was_let_go_of_before() -> None:
     machine.manager.shutdown()
     machine.lose_power()
     assert machine.log().offset_for_timestamp(NOW_MS + 2) == (NOW_MS + 2, 2, 0)
+
+
+@pytest.mark.parametrize("journals", [True, False])
+@pytest.mark.parametrize("dice", [NewNames(), OldNames(), Misfortune()])
+def test_epochs_outlive_a_loss_of_power_amid_a_stop_that_syncs_the_whole_file_system(
+    monkeypatch: pytest.MonkeyPatch, dice: Random, *, journals: bool
+) -> None:
+    """Nobody reads the batches before the recovery point again: the file that knows their epochs must not be lost."""
+    monkeypatch.setattr("storage.log_directory.SYNCED_ONE_BY_ONE", 0)
+    for calls in range(100):
+        machine = Machine(journals=journals)
+        log = filled(machine, 3)
+        assert log.recovery_point > 0
+        log.assign_epoch(1)
+        append(log, BIG, epoch=1)
+        machine.disk.fuse = calls
+        with suppress(Ended):
+            machine.manager.shutdown()
+        is_over = machine.disk.fuse >= 0
+        machine.lose_power(dice)
+        log = machine.log()
+        assert [log.epoch_of(offset) for offset in bases(log)] == [0, 0, 0, 1][: log.log_end_offset], f"{calls} calls"
+        if is_over:
+            assert (log.needs_recovery, log.log_end_offset) == (False, 4)
+            break
+    assert is_over
 
 
 def test_a_recovery_point_is_never_where_the_next_segment_may_begin() -> None:

@@ -10,6 +10,7 @@ from protocol.compression import Compression
 from protocol.records import ControlType, parse_header
 from storage.checkpoints import LEADER_EPOCHS
 from storage.log import Checkpoint
+from storage.log_config import LogConfig
 from storage.producers import Producer, ProducerState
 from storage.timestamps import first_at_or_after
 from storage.validation import Origin
@@ -283,6 +284,24 @@ def test_leader_epochs_that_nobody_can_read_are_found_in_the_batches(
     assert [again.end_offset_for_epoch(epoch) for epoch in range(3)] == [(0, 3), (1, 6), (2, 9)]
     again.close()
     assert checkpoint.read_bytes() == before
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_snapshots_of_segments_that_an_interrupted_compaction_has_replaced_go_when_the_log_is_opened(
+    tmp_path: Path, *, is_clean: bool
+) -> None:
+    """layout.py rule 3, snapshots.py rule 2: the segments are put in place then, and nobody looks for what is gone."""
+    config = LogConfig(segment_bytes=400)  # a segment for each batch
+    log = log_at(tmp_path, config=config)
+    fill(log, 5)
+    log.close()
+    path = tmp_path / "t-0"
+    logs = [path / f"{base:020d}.log" for base in range(3)]
+    (path / f"{0:020d}.log.swap").write_bytes(b"".join([part.read_bytes() for part in logs]))
+    again = log_at(tmp_path, config=config, is_clean=is_clean)
+    assert [offset for offset, _ in values_of(again)] == list(range(5))
+    assert [segment.base_offset for segment in again.open().segments()] == [0, 3, 4]
+    assert snapshots(tmp_path) == [3, 4, 5]
 
 
 def test_a_clean_log_whose_only_snapshot_is_damaged_asks_the_batches(make: MakeLog, tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ NOT HERE What is answered (`replication/raft`), other requests of nodes (`contro
 
 from __future__ import annotations
 
+from typing import Any
+
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
-from protocol.schema import Message
+from protocol.schema import Message, carries
 from replication.quorum import Quorum
 from replication.raft.letters import refused
 
@@ -39,5 +41,11 @@ class RaftHandlers:
         if not self._authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
             return refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         pending = Pending()
-        self._quorum.receive(request, pending.complete)
+
+        def reply(answer: Any) -> None:
+            if hasattr(answer, "node_endpoints") and not carries(type(answer), "node_endpoints", context.api_version):
+                answer.node_endpoints = []  # who asks in an older version knows where the leader is, or asks again
+            pending.complete(answer)
+
+        self._quorum.receive(request, reply)
         return pending

@@ -453,6 +453,14 @@ SERVED = {
     ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0),
     ApiKey.ADD_RAFT_VOTER: (0, 1),
     ApiKey.REMOVE_RAFT_VOTER: (0, 0),
+    ApiKey.FETCH: (12, 18),
+    ApiKey.VOTE: (0, 2),
+    ApiKey.BEGIN_QUORUM_EPOCH: (0, 1),
+    ApiKey.END_QUORUM_EPOCH: (0, 1),
+    ApiKey.FETCH_SNAPSHOT: (0, 1),
+    ApiKey.UPDATE_RAFT_VOTER: (0, 0),
+    ApiKey.CONTROLLER_REGISTRATION: (0, 0),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: (0, 0),
 }
 
 

@@ -26,9 +26,9 @@ class RaftHandlers:
         self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
-        """The rows of this module; a replica's place in the log came with version 12 of Fetch."""
+        """The rows of this module; before version 12 a Fetch does not say what it needs to, and is INVALID_REQUEST."""
         return [
-            Route(ApiKey.FETCH, 12, 18, self.receive),
+            Route(ApiKey.FETCH, 4, 18, self.receive),
             Route(ApiKey.VOTE, 0, 2, self.receive),
             Route(ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, self.receive),
             Route(ApiKey.END_QUORUM_EPOCH, 0, 1, self.receive),

@@ -453,7 +453,7 @@ SERVED = {
     ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0),
     ApiKey.ADD_RAFT_VOTER: (0, 1),
     ApiKey.REMOVE_RAFT_VOTER: (0, 0),
-    ApiKey.FETCH: (12, 18),
+    ApiKey.FETCH: (4, 18),
     ApiKey.VOTE: (0, 2),
     ApiKey.BEGIN_QUORUM_EPOCH: (0, 1),
     ApiKey.END_QUORUM_EPOCH: (0, 1),

@@ -282,7 +282,7 @@ class ReplicaManager:
             done(error.code, None, error)
             return
         append = Append(records, acks, wall_ms, done, origin)
-        if origin == Origin.CLIENT and partition.log.room.is_full:
+        if origin.is_client and partition.log.room.is_full:
             done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
             return
         waiting = self._waiting_appends.get(partition)

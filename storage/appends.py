@@ -120,7 +120,7 @@ class Appends:
         offset = self.next_offset
         markers = _markers(valid, batches)
         if batches[0][1][9] >= 0 or len(batches) > 1:
-            duplicate = self._check_producers(batches, markers, offset, is_client=origin == Origin.CLIENT)
+            duplicate = self._check_producers(batches, markers, offset, origin)
             if duplicate is not None:
                 base_offset, last_offset, timestamp_ms = duplicate
                 prepared.size = 0
@@ -229,7 +229,7 @@ class Appends:
         self.next_offset = infos[-1][3] + 1
 
     def _check_producers(
-        self, batches: list[Placed], markers: list[EndTxn | None], offset: int, *, is_client: bool
+        self, batches: list[Placed], markers: list[EndTxn | None], offset: int, origin: Origin
     ) -> Duplicate | None:
         producers = self._producers
         for (_, header), marker in zip(batches, markers, strict=True):
@@ -237,7 +237,12 @@ class Appends:
                 if marker is not None:
                     producers.check_marker(header, marker, offset)
                 elif not header[5] & CONTROL_BIT:
-                    duplicate = producers.check(header, offset, is_client=is_client)
+                    duplicate = producers.check(
+                        header,
+                        offset,
+                        is_client=origin.is_client,
+                        begins_at_0=origin == Origin.CLIENT_FROM_0,
+                    )
                     if duplicate is not None:
                         return duplicate
             offset += header[6] + 1

@@ -9,7 +9,8 @@ FORMAT   `<20-digit offset>.snapshot`, big-endian: i16 version 1, u32 CRC-32C of
          It holds what all batches below its offset have left behind.
 RULES    1. A batch that is one of a producer's last five is a duplicate: it is not appended, the old offset is told.
          2. A batch follows its producer's last one without a gap, 0 comes after 2**31 - 1, and a new epoch starts
-            at 0. A producer of whom nothing is known may start anywhere: what it did before may have been deleted.
+            at 0. A producer of whom nothing is known may start anywhere: what it did before may have been deleted;
+            but not one of transactions of version 2, whose every transaction is a new epoch.
          3. An older epoch is refused for ever. Only a client's sequences are checked; followers and recovery check
             nothing, they repeat what a leader has decided.
          4. `check` changes nothing. `reserve` is said when a batch has its offset, `update` when it is in the log,
@@ -177,7 +178,9 @@ class ProducerState:
 
     # ---- an append, step by step --------------------------------------------------------------------------
 
-    def check(self, header: BatchHeader, offset: int, *, is_client: bool = True) -> Duplicate | None:
+    def check(
+        self, header: BatchHeader, offset: int, *, is_client: bool = True, begins_at_0: bool = False
+    ) -> Duplicate | None:
         """May this batch of a producer, not a marker, come next, at `offset`? A duplicate is not an error.
 
         Raises:
@@ -190,6 +193,8 @@ class ProducerState:
         if known is None:
             if header[10] < NO_PRODUCER_EPOCH:
                 raise self._older_epoch(header, offset, NO_PRODUCER_EPOCH)
+            if begins_at_0 and header[11] != 0:
+                raise self._not_from_0(header, offset)
             return None
         batches = known.batches
         if is_client and header[10] == known.epoch:
@@ -309,6 +314,14 @@ class ProducerState:
             ErrorCode.INVALID_PRODUCER_EPOCH,
             f"Epoch of producer {header.producer_id} at offset {offset} in {self.partition} is "
             f"{header.producer_epoch}, which is smaller than the last seen epoch {last_seen}",
+        )
+
+    def _not_from_0(self, header: BatchHeader, offset: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"Invalid sequence number for producer {header.producer_id} at offset {offset} in partition "
+            f"{self.partition}: {header.base_sequence} (incoming seq. number). Expected sequence 0 for transactions v2 "
+            "idempotent producer with no existing state.",
         )
 
     def _out_of_order(self, header: BatchHeader, offset: int, known: Producer) -> KafkaError:

@@ -68,9 +68,16 @@ class Origin(IntEnum):
     """Who appends, and so how much is doubted."""
 
     CLIENT = 0
-    COORDINATOR = 1
-    RAFT_LEADER = 2
-    REPLICATION = 3
+    CLIENT_FROM_0 = 1
+    """A client whose records begin at sequence 0 where nothing is known of it (transactions of version 2, KIP-890)."""
+    COORDINATOR = 2
+    RAFT_LEADER = 3
+    REPLICATION = 4
+
+    @property
+    def is_client(self) -> bool:
+        """Whether its sequences are checked, and it may be told to come again."""
+        return self <= Origin.CLIENT_FROM_0
 
 
 class RejectedRecords(KafkaError):
@@ -128,7 +135,7 @@ def validate(
     Raises:
         KafkaError: as Kafka refuses it; RejectedRecords where single records are to blame.
     """
-    if origin != Origin.CLIENT:
+    if origin > Origin.CLIENT_FROM_0:
         return _validate_own(records, rules, wall_ms, origin)
     if records is None or len(records) < BATCH_OVERHEAD:
         _refuse_short(records)

@@ -5,7 +5,7 @@ RULES    1. Where a partition has records of the transaction already, nothing is
          2. A marker that is written while the coordinator is being asked ends the admission: what came after it would
             never be ended itself.
          3. What one producer asks is answered in the order in which it asked, or its records would change places. Where
-            its records have been turned away, later ones wait for them; and a producer of version 2 begins at 0.
+            its records have been turned away, later ones wait for them.
          4. Errors that older producers do not know are told as some that make them try again.
          5. A partition that knows a later epoch of the producer says so itself.
 NOT HERE What the coordinator decides (`transactions.py`).
@@ -229,12 +229,7 @@ class Admission:
             if epoch == producer.epoch and sequence > lowest:
                 return False
             del self._turned_away[key, producer.producer_id]
-        if sequence <= 0 or asking.support is not Support.IMPLICIT:
-            return True
-        partition = self._replicas.partitions.get(key)
-        return partition is None or not (
-            partition.log.is_untouched or (partition.log.is_open and self._known(key, producer) is None)
-        )
+        return True
 
     def _remember(self, producer: Expected, key: TopicPartition, sequence: int) -> None:
         if sequence == NO_SEQUENCE:

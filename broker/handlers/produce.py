@@ -40,7 +40,7 @@ from replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from replication.replica_manager import ReplicaManager
 from replication.topic_names import INTERNAL_TOPICS
 from storage.log import AppendInfo
-from storage.validation import FIRST_PRODUCE_VERSION_WITH_ZSTD, RejectedRecords, refuse_zstd
+from storage.validation import FIRST_PRODUCE_VERSION_WITH_ZSTD, Origin, RejectedRecords, refuse_zstd
 
 _ADMIN_CLIENT: Final = "__admin_client"  # who may write to internal topics: Kafka's own tools
 _FIRST_VERSION_WITH_LEADER: Final = 10
@@ -243,11 +243,14 @@ class _Produce:
             if producer.producer_id >= 0
         }
 
+        support = _support(self._ctx.api_version)
+        origin = Origin.CLIENT_FROM_0 if support is Support.IMPLICIT else Origin.CLIENT
+
         def admitted(refusals: Refusals) -> None:
             for topic, data, answer in waiting:
                 refusal = refusals.get((topic, data.index))
                 if refusal is None:
-                    self._append(topic, data, answer, is_admitted=True)
+                    self._append(topic, data, answer, origin)
                 else:
                     self._done(topic, answer, refusal.code, None, refusal)
 
@@ -255,12 +258,16 @@ class _Produce:
             transactional_id,
             producer,
             {key: first for key, first in asked.items() if key in partitions and partitions[key].is_leader},
-            _support(self._ctx.api_version),
+            support,
             admitted,
         )
 
     def _append(
-        self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse, *, is_admitted: bool = False
+        self,
+        topic: str,
+        data: PartitionProduceData,
+        answer: PartitionProduceResponse,
+        admitted_as: Origin | None = None,
     ) -> None:
         records = data.records
         assert records is None or isinstance(records, bytearray | memoryview), "decoded into the frame"
@@ -271,7 +278,7 @@ class _Produce:
             except KafkaError as error:
                 self._done(topic, answer, error.code, None, error)
                 return
-        if _is_transactional(records) and not is_admitted:
+        if _is_transactional(records) and admitted_as is None:
             self._transactional.append((topic, data, answer))
             return
         self._handler.replicas.append(
@@ -281,6 +288,7 @@ class _Produce:
             acks=self._acks,
             wall_ms=self._ctx.wall_ms,
             done=lambda code, info, error: self._done(topic, answer, code, info, error),
+            origin=Origin.CLIENT if admitted_as is None else admitted_as,
         )
 
     def _done(

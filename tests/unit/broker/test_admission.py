@@ -168,17 +168,6 @@ def test_a_partition_that_knows_a_later_epoch_says_so_itself(rig: Rig) -> None:
     }
 
 
-def test_a_producer_of_version_2_begins_at_0(rig: Rig) -> None:
-    """Rule 3: what lies before has not come yet; an older producer may begin anywhere."""
-    producer = begin(rig.coordinator)
-    assert rig.admit(producer, sequence=4) == {T0: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
-    assert rig.admit(producer, sequence=0) == {}
-    rig.append(producer)
-    assert rig.admit(producer, sequence=4) == {}
-    add(rig.coordinator, producer, 1)
-    assert rig.admit(producer, Support.OLD, ("t", 1), sequence=4) == {}
-
-
 def test_what_was_turned_away_comes_first(rig: Rig) -> None:
     """Rule 3: records behind it would make its second coming a gap in the past."""
     producer = begin(rig.coordinator)

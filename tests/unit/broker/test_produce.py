@@ -236,6 +236,15 @@ def test_transactional_batch_is_let_in_by_its_transaction(world):
     assert doors.asked[1:] == [("tx", (5, 0), [("t", 0)], Support.IMPLICIT)]
 
 
+def test_a_transaction_of_version_2_begins_at_0_where_it_is_new(world):
+    """KIP-890: what comes before its first records is turned away; an older producer may begin anywhere."""
+    world.producing.admission.refusal = None
+    for version, producer_id, expected in ((12, 5, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), (11, 6, ErrorCode.NONE)):
+        later = batch(producer_id=producer_id, producer_epoch=0, base_sequence=4, transactional=True)
+        answer = world.produce("t", 0, later, transactional_id="tx", version=version)
+        assert code(answer) == expected
+
+
 def test_a_request_is_about_one_transaction(world):
     """Rule 4: records of two producers are refused, all of them."""
     other = batch(producer_id=6, producer_epoch=0, base_sequence=0, transactional=True)

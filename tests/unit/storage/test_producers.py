@@ -137,6 +137,22 @@ def test_a_gap_is_told_with_the_sequence_that_was_last() -> None:
     )
 
 
+def test_whoever_begins_at_0_does_so_where_nothing_is_known_of_him() -> None:
+    """Rule 2: what lies before has not come yet, and never will when it is appended behind this."""
+    state = ProducerState("t-0")
+    assert state.check(header(0, 4), 0) is None
+    with pytest.raises(KafkaError) as caught:
+        state.check(header(0, 4), 0, begins_at_0=True)
+    assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert caught.value.message == (
+        "Invalid sequence number for producer 7 at offset 0 in partition t-0: 4 (incoming seq. number). "
+        "Expected sequence 0 for transactions v2 idempotent producer with no existing state."
+    )
+    assert state.check(header(0, 0, 4), 0, begins_at_0=True) is None
+    state.reserve(header(0, 0, 4))
+    assert state.check(header(4, 4), 4, begins_at_0=True) is None, "what is on its way is known"
+
+
 def test_a_coordinators_batches_have_no_sequence_but_an_epoch() -> None:
     """Rule 3: offsets committed in a transaction."""
     state = ProducerState("t-0")

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
-from broker.timer import SystemClock
 from protocol.errors import ErrorCode
 from protocol.schema import Message
 from replication.deadlines import Deadlines
 from replication.image import MetadataImage
 from replication.publisher import Publisher
+from replication.quorum import Clock
 
 _RETRY_MS: Final = 50
 
@@ -51,7 +51,7 @@ class ControllerChannel:
         publisher: Publisher,
         ask: Ask,
         deadlines: Deadlines,
-        clock: SystemClock,
+        clock: Clock,
     ) -> None:
         """Nobody is active yet.
 

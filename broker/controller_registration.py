@@ -11,12 +11,12 @@ import logging
 from typing import Final
 
 from broker.controller_channel import ControllerChannel
-from broker.timer import SystemClock
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import ControllerRegistrationResponse
 from replication.controller.brokers import registration_of_controller
 from replication.controller.controller import OwnController
 from replication.image import MetadataImage
+from replication.quorum import Clock
 from replication.record_versions import WITH_CONTROLLERS
 
 _log = logging.getLogger("barnabas.controller")
@@ -26,7 +26,7 @@ _NEVER: Final = -1
 class ControllerRegistration:
     """One process of one controller."""
 
-    def __init__(self, node_id: int, own: OwnController, channel: ControllerChannel, clock: SystemClock) -> None:
+    def __init__(self, node_id: int, own: OwnController, channel: ControllerChannel, clock: Clock) -> None:
         self._node_id = node_id
         self._own = own
         self._channel = channel

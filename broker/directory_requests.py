@@ -15,7 +15,6 @@ from typing import Final
 
 from broker.controller_channel import ControllerChannel
 from broker.life import BrokerLife
-from broker.timer import SystemClock
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import (
     AssignReplicasToDirsDirectory,
@@ -26,6 +25,7 @@ from protocol.messages.quorum import (
 )
 from replication.image import MetadataImage, PartitionState
 from replication.partition import Partition
+from replication.quorum import Clock
 from replication.record_versions import WITH_DIRECTORIES
 from storage.log_manager import LogManager
 
@@ -41,7 +41,7 @@ class DirectoryRequests:
     """What one broker has to tell."""
 
     def __init__(
-        self, channel: ControllerChannel, life: BrokerLife, log_manager: LogManager, broker_id: int, clock: SystemClock
+        self, channel: ControllerChannel, life: BrokerLife, log_manager: LogManager, broker_id: int, clock: Clock
     ) -> None:
         self._channel = channel
         self._life = life

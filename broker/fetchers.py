@@ -1,31 +1,31 @@
-"""The fetching from all leaders that this broker follows: a fetcher and a connection for each.
+"""The fetching from all leaders that this broker follows: a fetcher for each.
 
 RULES    1. Who leads a partition is what the image says: with every change it goes to another fetcher, or to none.
-NOT HERE What is asked and what the answers mean (`replication/fetcher.py`).
+NOT HERE What is asked and what the answers mean (`replication/fetcher.py`), connections (`brokers.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from broker.brokers import Brokers
-from broker.network.peer import Peer
-from broker.timer import SystemClock
 from protocol.schema import Message
 from replication.deadlines import Deadline, Deadlines
 from replication.fetcher import Fetcher, FetchSettings
 from replication.following import Following
 from replication.partition import Partition
+from replication.quorum import Clock
+from replication.turns import Soon
+
+Ask = Callable[[int, Message, Callable[[Message | None], None]], None]
+"""Asks a broker, by its id; None is the answer that did not come."""
 
 
 class _Leader:
-    """One leader: its fetcher and the way to it."""
+    """One leader: its fetcher, and when it has to be looked at again."""
 
-    def __init__(self, fetcher: Fetcher, peer: Peer) -> None:
+    def __init__(self, fetcher: Fetcher) -> None:
         self.fetcher = fetcher
-        self.peer = peer
         self.wake: Deadline | None = None
 
 
@@ -34,31 +34,31 @@ class Fetchers:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        soon: Soon,
         own_id: int,
         broker_epoch: Callable[[], int],
-        brokers: Brokers,
+        ask: Ask,
         following: Following,
         settings: FetchSettings,
         deadlines: Deadlines,
-        clock: SystemClock,
+        clock: Clock,
     ) -> None:
         """Follow nobody yet.
 
         Args:
-            loop: the event loop.
+            soon: calls something in one of the next turns.
             own_id: this broker.
             broker_epoch: of its registration.
-            brokers: connections for fetching and nothing else: a Fetch that waits holds up what comes behind it.
+            ask: asks a broker, over a connection for nothing but fetching: a Fetch that waits holds up what comes behind it.
             following: who writes.
             settings: how much, and how patiently.
             deadlines: where waits are.
             clock: the time.
         """
-        self._loop = loop
+        self._soon = soon
         self._own_id = own_id
         self._broker_epoch = broker_epoch
-        self._brokers = brokers
+        self._ask_broker = ask
         self._following = following
         self._settings = settings
         self._deadlines = deadlines
@@ -87,15 +87,18 @@ class Fetchers:
     def close(self) -> None:
         """Fetch no more."""
         self._is_closed = True
-        self._brokers.close()
 
     def _leader(self, leader_id: int) -> _Leader:
         known = self._leaders.get(leader_id)
         if known is not None:
             return known
         fetcher = Fetcher(leader_id, self._own_id, self._broker_epoch, self._following, self._settings)
-        leader = self._leaders[leader_id] = _Leader(fetcher, self._brokers.connection(leader_id))
-        fetcher.on_ready = lambda: _soon(self._loop, partial(self._ask, leader))
+        leader = self._leaders[leader_id] = _Leader(fetcher)
+
+        def ask_soon() -> None:
+            self._soon(partial(self._ask, leader))  # whoever says that there is something to ask may say more
+
+        fetcher.on_ready = ask_soon
         return leader
 
     def _ask(self, leader: _Leader) -> None:
@@ -103,7 +106,7 @@ class Fetchers:
             return
         request = leader.fetcher.next_request(self._clock.mono_ms())
         if request is not None:
-            leader.peer.ask(request, partial(self._answered, leader))
+            self._ask_broker(leader.fetcher.leader_id, request, partial(self._answered, leader))
             return
         due_ms = leader.fetcher.next_deadline_ms
         if due_ms is not None:
@@ -113,8 +116,3 @@ class Fetchers:
 
     def _answered(self, leader: _Leader, answer: Message | None) -> None:
         leader.fetcher.received(answer, self._clock.mono_ms(), self._clock.wall_ms())
-
-
-def _soon(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
-    """In one of the next turns: whoever says that there is something to ask is in the midst of saying more."""
-    loop.call_soon(act)

@@ -14,7 +14,6 @@ from typing import Final
 
 from broker.controller_channel import ControllerChannel
 from broker.life import BrokerLife
-from broker.timer import SystemClock
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import (
     AlterPartitionRequest,
@@ -24,6 +23,7 @@ from protocol.messages.quorum import (
     BrokerState,
 )
 from replication.partition import Partition
+from replication.quorum import Clock
 
 _log = logging.getLogger("barnabas.isr")
 
@@ -34,7 +34,7 @@ _NOT_KNOWN: Final = -1
 class IsrRequests:
     """The wishes of one broker."""
 
-    def __init__(self, channel: ControllerChannel, life: BrokerLife, broker_id: int, clock: SystemClock) -> None:
+    def __init__(self, channel: ControllerChannel, life: BrokerLife, broker_id: int, clock: Clock) -> None:
         self._channel = channel
         self._life = life
         self._broker_id = broker_id

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.controller_channel import ControllerChannel
-from broker.timer import SystemClock
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import (
     BrokerHeartbeatRequest,
@@ -28,6 +27,7 @@ from protocol.messages.stored import BrokerEndpoint, BrokerFeature
 from replication.controller.brokers import Registration
 from replication.deadlines import Deadline, Deadlines
 from replication.image import MetadataImage
+from replication.quorum import Clock
 from replication.record_versions import features_for
 
 _log = logging.getLogger("barnabas.life")
@@ -54,7 +54,7 @@ class BrokerLife:
         channel: ControllerChannel,
         registration: Registration,
         deadlines: Deadlines,
-        clock: SystemClock,
+        clock: Clock,
         interval_ms: int,
     ) -> None:
         """Unregistered.

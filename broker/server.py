@@ -332,7 +332,7 @@ class Server:
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
         self._moves.on_moved = self._directory_requests.tell
         self._housekeeping = Housekeeping(
-            self._loop,
+            self._loop.call_soon,
             config,
             self._log_manager,
             self._replicas,
@@ -372,11 +372,12 @@ class Server:
 
     def _build_fetchers(self) -> None:
         config = self._config
+        self._leaders = self._connections("replica.socket.timeout.ms")
         self._fetchers = Fetchers(
-            self._loop,
+            self._loop.call_soon,
             config.node_id,
             lambda: self._life.epoch,
-            self._connections("replica.socket.timeout.ms"),
+            self._leaders.ask,
             Following(self._replicas, self._log_manager, self._worker),
             config.fetch_settings(),
             self._deadlines,
@@ -531,6 +532,7 @@ class Server:
         self._compactor.stop()
         self._coordinators.close()
         self._fetchers.close()
+        self._leaders.close()
         self._brokers.close()
         for listener in self.listeners:
             listener.close()

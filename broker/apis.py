@@ -16,6 +16,7 @@ from broker.controller_channel import ControllerChannel
 from broker.coordinators.assembly import Coordinators
 from broker.coordinators.groups import OFFSETS_TOPIC
 from broker.coordinators.transactions import TRANSACTIONS_TOPIC
+from broker.dynamic_settings import BrokerRules
 from broker.handlers import authentication, fetch, fetch_shortcut, offsets, produce, produce_shortcut, producer_ids
 from broker.handlers.admin import AdminHandlers
 from broker.handlers.api_versions import ApiVersionsHandler
@@ -34,6 +35,7 @@ from broker.handlers.log_dirs import LogDirsHandler
 from broker.handlers.metadata import MetadataHandlers
 from broker.handlers.offset_deletion import OffsetDeletionHandler
 from broker.handlers.offsets import OffsetsHandler
+from broker.handlers.own_settings import OwnSettings
 from broker.handlers.partition_transactions import PartitionTransactionsHandler
 from broker.handlers.produce import ProduceHandler
 from broker.handlers.producer_ids import ProducerIdsHandler
@@ -115,7 +117,9 @@ def client_apis(
             *TransactionalOffsetsHandler(groups, admission, image, authorizer).routes(),
             *transacting.routes(),
             *PartitionTransactionsHandler(replicas, markers, authorizer).routes(),
-            *_admin(config, channel, authorizer, purgatory.deadlines).routes(),
+            *_admin(
+                config, channel, authorizer, purgatory.deadlines, OwnSettings(config.node_id, BrokerRules(config))
+            ).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
             *ClusterHandlers(channel, authorizer).routes(),
             *UserHandlers(channel, authorizer).routes(),
@@ -139,7 +143,13 @@ def controller_apis(config: BrokerConfig, node: MetadataNode, authorizer: Author
     )
 
 
-def _admin(config: BrokerConfig, controller: Controller, authorizer: Authorizer, deadlines: Deadlines) -> AdminHandlers:
+def _admin(
+    config: BrokerConfig,
+    controller: Controller,
+    authorizer: Authorizer,
+    deadlines: Deadlines,
+    own_settings: OwnSettings | None = None,
+) -> AdminHandlers:
     can_delete = bool(config.value("delete.topic.enable"))
     return AdminHandlers(
         config.node_id,
@@ -148,6 +158,7 @@ def _admin(config: BrokerConfig, controller: Controller, authorizer: Authorizer,
         authorizer,
         deletion_enabled=can_delete,
         deadlines=deadlines,
+        own_settings=own_settings,
     )
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from broker.config import BrokerConfig
 from broker.dynamic_settings import BrokerRules
+from broker.handlers.admin import AdminHandlers
+from broker.handlers.own_settings import OwnSettings
+from broker.handlers.router import ConnectionInfo, Pending, RequestContext
+from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored
+from protocol.messages.admin import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.messages.stored import BrokerEndpoint, BrokerFeature
 from protocol.schema import Message
@@ -48,6 +53,7 @@ WALL_MS = 1_795_252_933_743
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 CONTROLLER = ControllerEndpoint("CONTROLLER", "127.0.0.1", 27101)
 ENDPOINTS = (Endpoint("PLAINTEXT", "127.0.0.1", 27100, 0),)
+CLIENT = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 27100), ("127.0.0.1", 40000), "User:ANONYMOUS")
 CONTROLLER_ENDPOINTS = (Endpoint("CONTROLLER", "127.0.0.1", 27101, 0),)
 
 
@@ -250,6 +256,30 @@ class ControllerWorld:
         self.controller.submit(request, wall_ms=WALL_MS, reply=replies.append)
         assert len(replies) == 1, "answered once, and at once"
         return replies[0]
+
+    def ask_as_client(self, request: Message) -> Any:
+        """Ask this node's broker, which asks its controller."""
+        handlers = AdminHandlers(
+            1,
+            self.controller,
+            lambda: self.image,
+            AllowAll(),
+            deletion_enabled=True,
+            deadlines=self.deadlines,
+            own_settings=OwnSettings(1, BrokerRules(BrokerConfig(self.settings))),
+        )
+        routes: dict[type[Message], Callable[[RequestContext, Any], Pending]] = {
+            IncrementalAlterConfigsRequest: handlers.incremental_alter_configs,
+            AlterConfigsRequest: handlers.alter_configs,
+        }
+        handle = routes.get(type(request))
+        if handle is None:
+            return self.ask(request)
+        answers: list[Any] = []
+        pending = handle(RequestContext(0, 0, 1, "c", CLIENT, self.mono_ms, WALL_MS), request)
+        pending.deliver_to(answers.append, lambda reason: None)
+        (answer,) = answers
+        return answer
 
     def register(self, request: BrokerRegistrationRequest) -> Any:
         """Have another node's broker register."""

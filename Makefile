@@ -17,6 +17,8 @@ SOURCES := barnabas $(DAEMON) tests
 # Two processes on two cores; the tests of one file stay together, and so do their fixtures.
 PYTEST := $(BIN)/python -m pytest --verbose -rs --durations 10 --numprocesses 2 --dist loadfile
 
+SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
+
 .PHONY: help run demo test fuzz kill damage conformance exactly-once sim sim-coordinators sim-quorum compare-groups bench check fmt setup kafka-jars wheel clean
 
 help: ## list the targets
@@ -47,13 +49,13 @@ conformance: .venv/.test kafka-jars ## real clients of every language play the s
 	@exec $(BIN)/python -m tests.conformance.suite $(ARGS)
 
 sim: .venv/.test ## storage on a simulated disk that loses power, SECONDS=60 long or HISTORIES=...; SEED=... plays one again
-	@exec $(BIN)/python -m tests.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
+	@exec $(BIN)/python -m tests.simulation $(SIMULATED)
 
 sim-coordinators: .venv/.test ## groups and transactions that crash between any two batches, SECONDS=60 long; SEED=... plays one again
-	@exec $(BIN)/python -m tests.simulation.coordinators $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+	@exec $(BIN)/python -m tests.simulation.coordinators $(SIMULATED)
 
 sim-quorum: .venv/.test ## elections and replication of the metadata log on nodes that crash and networks that fail, SECONDS=60 long; SEED=... plays one again
-	@exec $(BIN)/python -m tests.simulation.quorum $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+	@exec $(BIN)/python -m tests.simulation.quorum $(SIMULATED)
 
 compare-groups: .venv/.test kafka-jars ## random lives of groups, step by step as Apache Kafka answers; ARGS="--lives 100 --seed ..." plays some again
 	@exec $(BIN)/python -m tests.scenarios.comparing $(ARGS)

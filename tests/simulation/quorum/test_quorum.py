@@ -22,7 +22,7 @@ SHOWN_BY = {"votes_that_are_forgotten": 28, "answers_to_older_questions": 21}
 def test_the_same_histories_as_ever() -> None:
     """Everything of checks.py holds after every event."""
     for seed in range(ALWAYS):
-        assert (failure := play(seed)) is None, failure
+        assert (failure := play(seed)) is None, str(failure)
 
 
 def test_new_histories() -> None:
@@ -31,7 +31,7 @@ def test_new_histories() -> None:
     print(f"histories from seed {first}")
     end = time.monotonic() + NEW_S
     while time.monotonic() < end:
-        assert (failure := play(first)) is None, failure
+        assert (failure := play(first)) is None, str(failure)
         first += 1
 
 

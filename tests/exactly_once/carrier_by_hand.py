@@ -33,7 +33,7 @@ async def carry(client: Client) -> None:
     )
     consumer = AIOKafkaConsumer(
         bootstrap_servers=client.bootstrap, group_id=client.name, enable_auto_commit=False,
-        isolation_level="read_committed", auto_offset_reset="none",
+        isolation_level="read_committed", auto_offset_reset="none", request_timeout_ms=5000,
     )  # fmt: skip
     await producer.start()
     await consumer.start()

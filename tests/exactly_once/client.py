@@ -26,6 +26,9 @@ QUICK = {
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 20,
     "metadata.recovery.strategy": "none",
+    "socket.timeout.ms": 6000,
+    "socket.connection.setup.timeout.ms": 3000,
+    "topic.metadata.refresh.interval.ms": 3000,
 }
 """Librdkafka 2.16 that begins again with its bootstrap servers, which it does when its only broker is away, may wait for a
 connection of before for ever: with any broker, so also when Apache Kafka is killed."""
@@ -57,8 +60,11 @@ class Producer:
         self._client = client
         self._note = client.history.note
         self._producer = confluent_kafka.Producer(
-            {"bootstrap.servers": client.bootstrap, "transactional.id": client.name, "linger.ms": 0, **QUICK}
-        )
+            {
+                "bootstrap.servers": client.bootstrap, "transactional.id": client.name, "linger.ms": 0,
+                "transaction.timeout.ms": 15_000, "request.timeout.ms": 5000, **QUICK,
+            }
+        )  # fmt: skip
         self.transaction = ""
         """The one that is open, or was open last."""
         self._again(lambda: self._producer.init_transactions(CALL_S))

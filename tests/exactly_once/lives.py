@@ -26,11 +26,12 @@ Command = Callable[[int], list[str]]
 
 
 def python(module: str, bootstrap: str, folder: Path, name: str, *arguments: object) -> Command:
-    """How a program of this package is started."""
+    """How a program is started: one of this package, or a module with its whole name."""
 
     def command(life: int) -> list[str]:
         words = (bootstrap, folder, name, life, *arguments)
-        return [sys.executable, "-m", f"tests.exactly_once.{module}", *map(str, words)]
+        named = module if "." in module else f"tests.exactly_once.{module}"
+        return [sys.executable, "-m", named, *map(str, words)]
 
     return command
 
@@ -103,7 +104,7 @@ class Lives:
             program.process.wait()
 
     def begin(self, module: str, name: str, *arguments: object) -> Program:
-        """A program of this package."""
+        """A program of this package, or a module with its whole name."""
         return self.begin_command(name, python(module, self._bootstrap, self.folder, name, *arguments))
 
     def begin_command(self, name: str, command: Command) -> Program:

@@ -51,10 +51,10 @@ class AnyBroker(Protocol):
     def kill(self) -> None: ...
 
 
-def make_topics(bootstrap: str, topics: dict[str, int]) -> None:
+def make_topics(bootstrap: str, topics: dict[str, int], replicas: int = 1) -> None:
     """Topics, each with its number of partitions."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for made in admin.create_topics([NewTopic(name, count, 1) for name, count in topics.items()]).values():
+    for made in admin.create_topics([NewTopic(name, count, replicas) for name, count in topics.items()]).values():
         made.result(60)
 
 

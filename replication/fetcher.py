@@ -5,7 +5,9 @@ RULES    1. One request is under way, for all partitions; the next one leaves wh
          3. A partition that cannot be fetched now is left out for a while: for a short time where leader and follower have
             not read the same metadata yet, else for replica.fetch.backoff.ms.
          4. The leader's epochs tell where the logs part (KIP-595's truncation on fetch): what it does not have is cut.
-         5. Who asks for what the leader has no more begins anew where the leader's log begins.
+         5. Who asks for what the leader has not got asks where the leader's log begins, and begins anew there if that lies
+            behind its own end; else where the leader's log ends, and is cut there if that lies before its own.
+         6. While a partition is left out, a request waits at the leader no longer than until it is its turn again.
 NOT HERE Writing (`following.py`), sockets and time (`broker/fetchers.py`).
 """
 
@@ -32,7 +34,7 @@ from protocol.messages.produce_fetch import (
 )
 from protocol.schema import Message
 from replication.following import Following, LeaderBounds
-from replication.partition import EARLIEST, Partition
+from replication.partition import EARLIEST, LATEST, Partition
 
 _log = logging.getLogger("barnabas.fetcher")
 
@@ -78,26 +80,35 @@ class _Position(NamedTuple):
 class _Followed:
     """One partition."""
 
-    __slots__ = ("is_busy", "is_open", "is_out_of_range", "key", "partition", "until_ms")
+    __slots__ = ("_last_known", "asks_for", "is_busy", "is_open", "key", "partition", "until_ms")
 
     def __init__(self, key: Key, partition: Partition) -> None:
         self.key = key
         self.partition = partition
         self.is_open = False
         self.is_busy = False
-        self.is_out_of_range = False
+        self.asks_for: int | None = None
+        """Which end of the leader's log, EARLIEST or LATEST, it must know before it can go on (rule 5)."""
         self.until_ms = 0
         """Left out until then."""
+        self._last_known = (0, 0, 0)
 
     @property
     def is_ready(self) -> bool:
         """Whether it can be fetched, as far as it goes."""
-        return self.is_open and not self.is_busy and not self.is_out_of_range
+        return self.is_at_rest and self.asks_for is None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it is known where its log ends."""
+        return self.is_open and not self.is_busy and not self.partition.is_offline
 
     def position(self) -> _Position:
-        """From where to fetch."""
+        """From where to fetch; of a log that was closed meanwhile, as it was."""
         log = self.partition.log
-        return _Position(self.partition.leader_epoch, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+        if log.is_open:
+            self._last_known = log.log_end_offset, log.latest_epoch, log.log_start_offset
+        return _Position(self.partition.leader_epoch, *self._last_known)
 
 
 class Fetcher:
@@ -129,6 +140,7 @@ class Fetcher:
         self._dirty: set[Key] = set()
         """Partitions whose part of the next request has to be looked at."""
         self._delayed: set[Key] = set()
+        self._out_of_range: set[Key] = set()
         self._session_id = 0
         self._session_epoch = 0
         self._named: dict[Key, _Position] = {}
@@ -149,9 +161,9 @@ class Fetcher:
         followed = self._followed.get(key)
         if followed is None or followed.partition is not partition:
             followed = self._followed[key] = _Followed(key, partition)
-        followed.is_open = followed.is_out_of_range = False
+        followed.asks_for = None
         followed.until_ms = 0
-        self._following.open(partition, partial(self._opened, followed))
+        self._open(followed)
 
     def forget(self, partition: Partition) -> None:
         """Fetch it no more."""
@@ -160,8 +172,13 @@ class Fetcher:
         if self._followed.pop(key, None) is not None:
             self._dirty.add(key)
 
+    def _open(self, followed: _Followed) -> None:
+        followed.is_open = False
+        self._following.open(followed.partition, partial(self._opened, followed))
+
     def _opened(self, followed: _Followed) -> None:
         followed.is_open = True
+        followed.position()
         self._touch(followed)
 
     def _touch(self, followed: _Followed) -> None:
@@ -178,7 +195,7 @@ class Fetcher:
         for key in [key for key in self._delayed if self._is_over(key, mono_ms)]:
             self._delayed.discard(key)
             self._dirty.add(key)
-        request = self._offsets_request() or self._fetch_request(mono_ms)
+        request = self._offsets_request(mono_ms) or self._fetch_request(mono_ms)
         self._is_asking = request is not None
         return request
 
@@ -194,20 +211,26 @@ class Fetcher:
     def _fetch_request(self, mono_ms: int) -> FetchRequest | None:
         changed, forgotten = self._changes(mono_ms)
         if not self._named:
-            if self._session_id and forgotten:
+            if self._session_epoch and forgotten:
                 self._forget_session()
             return None
+        is_full = self._session_epoch == 0
         settings = self._settings
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._own_id, replica_epoch=self._broker_epoch()),
-            max_wait_ms=settings.wait_max_ms,
+            max_wait_ms=self._patience_ms(mono_ms),
             min_bytes=settings.min_bytes,
             max_bytes=settings.response_max_bytes,
             session_id=self._session_id,
             session_epoch=self._session_epoch,
-            topics=self._topics(changed if self._session_id else self._named),
-            forgotten_topics_data=_forgotten(forgotten) if self._session_id else [],
+            topics=self._topics(self._named if is_full else changed),
+            forgotten_topics_data=[] if is_full else _forgotten(forgotten),
         )
+
+    def _patience_ms(self, mono_ms: int) -> int:
+        """Rule 6."""
+        due_ms, longest_ms = self.next_deadline_ms, self._settings.wait_max_ms
+        return longest_ms if due_ms is None else min(longest_ms, max(due_ms - mono_ms, 0))
 
     def _changes(self, mono_ms: int) -> tuple[dict[Key, _Position], list[Key]]:
         """Bring `_named` up to date; what is new in it, and what has gone."""
@@ -257,18 +280,20 @@ class Fetcher:
     def _not_answered(self, answer: Message | None, mono_ms: int) -> None:
         self._forget_session()
         if isinstance(answer, FetchResponse) and answer.error_code in _LOST_SESSION:
+            if answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+                self._session_id = 0
             return
         for followed in self._followed.values():
             self._leave_out(followed, mono_ms + self._settings.backoff_ms)
 
     def _forget_session(self) -> None:
-        self._session_id = self._session_epoch = 0
+        """Begin another one, in whose first request the leader is told that this one is over."""
+        self._session_epoch = 0
         self._named.clear()
         self._dirty.update(self._followed)
 
     def _take(self, answer: FetchResponse, mono_ms: int, wall_ms: int) -> None:
-        if self._session_id == 0:
-            self._session_id = answer.session_id
+        self._session_id = answer.session_id
         self._session_epoch = self._session_epoch % 0x7FFF_FFFF + 1 if self._session_id else 0
         self._writing += 1  # so that the next request waits for all of it
         for topic in answer.responses:
@@ -288,7 +313,7 @@ class Fetcher:
             and not partition.is_leader
             and not partition.is_offline
             and asked.leader_epoch == partition.leader_epoch
-            and asked.offset == partition.log.log_end_offset
+            and asked.offset == followed.position().offset
         )
 
     def _take_partition(self, followed: _Followed, data: PartitionData, mono_ms: int, wall_ms: int) -> None:
@@ -302,8 +327,7 @@ class Fetcher:
             done = self._begin(followed, mono_ms)
             self._following.append(partition, data.records or b"", bounds, wall_ms, done)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            followed.is_out_of_range = True
-            self._dirty.add(followed.key)
+            self._ask_for(followed, EARLIEST)
         else:
             is_soon = code in _DIFFERENT_METADATA
             if not is_soon:
@@ -335,14 +359,24 @@ class Fetcher:
             self._dirty.add(followed.key)
 
     # ------------------------------------------------------------ out of range
-    def _offsets_request(self) -> ListOffsetsRequest | None:
-        """Ask where the leader's logs begin (rule 5)."""
+    def _ask_for(self, followed: _Followed, end: int) -> None:
+        followed.asks_for = end
+        self._out_of_range.add(followed.key)
+        self._dirty.add(followed.key)
+
+    def _offsets_request(self, mono_ms: int) -> ListOffsetsRequest | None:
+        """Ask where the leader's logs begin, or end (rule 5)."""
         topics: dict[str, list[ListOffsetsPartition]] = {}
-        for followed in self._followed.values():
-            if followed.is_out_of_range and followed.is_open and not followed.is_busy:
+        for key in list(self._out_of_range):
+            followed = self._followed.get(key)
+            if followed is None or followed.asks_for is None:
+                self._out_of_range.discard(key)
+            elif followed.is_at_rest and followed.until_ms <= mono_ms:
                 partition = followed.partition
                 asked = ListOffsetsPartition(
-                    partition_index=partition.index, current_leader_epoch=partition.leader_epoch, timestamp=EARLIEST
+                    partition_index=partition.index,
+                    current_leader_epoch=partition.leader_epoch,
+                    timestamp=followed.asks_for,
                 )
                 topics.setdefault(partition.topic, []).append(asked)
         if not topics:
@@ -353,24 +387,33 @@ class Fetcher:
         )
 
     def _take_offsets(self, answer: ListOffsetsResponse, mono_ms: int) -> None:
-        by_name = {(f.partition.topic, f.partition.index): f for f in self._followed.values() if f.is_out_of_range}
+        asking = [followed for key in self._out_of_range if (followed := self._followed.get(key)) is not None]
+        by_name = {(followed.partition.topic, followed.partition.index): followed for followed in asking}
         self._writing += 1
         for topic in answer.topics:
             for found in topic.partitions:
                 followed = by_name.get((topic.name, found.partition_index))
-                if followed is None:
+                if followed is None or not followed.is_at_rest or followed.asks_for is None:
                     continue
-                followed.is_out_of_range = False
+                end, followed.asks_for = followed.asks_for, None
                 if found.error_code != ErrorCode.NONE:
-                    self._leave_out(followed, mono_ms + self._settings.backoff_ms)
-                    continue
-                log = followed.partition.log
-                done = self._begin(followed, mono_ms)
-                if log.log_end_offset < found.offset:
-                    self._following.begin_anew(followed.partition, found.offset, done)
-                else:  # it lies behind the leader's end, in an epoch that the leader has: its epochs will tell
-                    done(True)
+                    is_soon = found.error_code in _DIFFERENT_METADATA
+                    self._leave_out(followed, mono_ms + (_SOON_MS if is_soon else self._settings.backoff_ms))
+                else:
+                    self._take_end(followed, end, found.offset, mono_ms)
         self._writing -= 1
+
+    def _take_end(self, followed: _Followed, end: int, offset: int, mono_ms: int) -> None:
+        own_end = followed.position().offset
+        if end == EARLIEST:
+            if own_end < offset:
+                self._following.begin_anew(followed.partition, offset, self._begin(followed, mono_ms))
+            else:
+                self._ask_for(followed, LATEST)
+        elif offset < own_end:
+            self._following.cut(followed.partition, offset, self._begin(followed, mono_ms))
+        else:
+            self._leave_out(followed, mono_ms + _SOON_MS)  # it was moving: ask again
 
 
 def _forgotten(keys: list[Key]) -> list[ForgottenTopic]:

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from replication.followers import NO_OFFSET, Follower
 from replication.image import PartitionState
 from replication.purgatory import Key
 from storage.log import AppendInfo, Isolation, Log, PreparedAppend, ReadInfo
@@ -36,7 +37,6 @@ ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
 
 NO_EPOCH: Final = -1
-NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 
 AT_HIGH_WATERMARK: Final = -1
@@ -108,46 +108,6 @@ class Diverged(Exception):
         super().__init__(epoch, end_offset)
         self.epoch = epoch
         self.end_offset = end_offset
-
-
-class Follower:
-    """What the leader knows of one other replica."""
-
-    __slots__ = (
-        "_last_fetch_end", "_last_fetch_mono_ms", "broker_epoch", "end_offset", "is_joining", "last_caught_up_mono_ms",
-        "log_start_offset",
-    )  # fmt: skip
-
-    def __init__(self, last_caught_up_mono_ms: int) -> None:
-        self.end_offset = NO_OFFSET
-        self.last_caught_up_mono_ms = last_caught_up_mono_ms
-        self.log_start_offset = NO_OFFSET
-        self.broker_epoch = -1
-        self.is_joining = False
-        """Outside the ISR but close behind: the high watermark waits for it, or it would never catch up under load."""
-        self._last_fetch_end = NO_OFFSET
-        self._last_fetch_mono_ms = 0
-
-    def fetched(self, offset: int, leader_end: int, mono_ms: int) -> None:
-        """It asked for `offset`, so it holds all below; `leader_end` is where our log ended when it asked."""
-        if offset >= leader_end:
-            caught_up_mono_ms = mono_ms
-        elif offset >= self._last_fetch_end:  # it has now all that there was when it asked last
-            caught_up_mono_ms = self._last_fetch_mono_ms
-        else:
-            caught_up_mono_ms = self.last_caught_up_mono_ms
-        self.last_caught_up_mono_ms = max(self.last_caught_up_mono_ms, caught_up_mono_ms)
-        self.end_offset = offset
-        self._last_fetch_end = leader_end
-        self._last_fetch_mono_ms = mono_ms
-
-    def is_caught_up(self, leader_end: int, mono_ms: int, max_lag_ms: int) -> bool:
-        """Whether it was at the log's end at some time within the allowed lag."""
-        return self.end_offset == leader_end or self.is_within(mono_ms, max_lag_ms)
-
-    def is_within(self, mono_ms: int, max_lag_ms: int) -> bool:
-        """Whether it need not be at the log's end now."""
-        return mono_ms - self.last_caught_up_mono_ms <= max_lag_ms
 
 
 class Partition:
@@ -251,6 +211,8 @@ class Partition:
         """
         self.log.commit(prepared, wall_ms)
         self._wake(self.end_key)
+        if self.is_leader and self._is_settled:  # it was elected while they were being written
+            self.own_end_moved()
 
     def learn_high_watermark(self, offset: int) -> None:
         """The leader says what is committed: as far as this log goes it is so here."""

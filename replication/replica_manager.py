@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple
 from protocol.errors import ErrorCode, KafkaError
 from replication.file_changes import FileChanges
 from replication.image import Changes, MetadataImage, PartitionState, ResourceType, TopicImage
+from replication.isr_watch import IsrWatch
 from replication.partition import FetchPosition, Partition, Reader
 from replication.partition_sync import PartitionSync
 from replication.purgatory import Purgatory
@@ -93,6 +94,7 @@ class ReplicaManager:
         self._not_ready: deque[Partition] = deque()  # new ones (rule 8), of which the first is being opened
         self._opened: list[Partition] = []  # those before it, which are synced together
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        self.isrs = IsrWatch(lambda: self.image, self.await_disk, self.guard, self._want_isr)
         FileChanges(log_manager, worker, self.directory_failed)
         # News upward (seam 12), set by the composition root.
         self.on_leadership: Callable[[Partition], None] | None = None
@@ -119,7 +121,7 @@ class ReplicaManager:
                 self._place(topic, index, topic.partitions[index], mono_ms)
                 yield
         for partition in list(self.partitions.values()) if changes.brokers else ():
-            self._look_for_joiners(partition)
+            self.isrs.look_for_joiners(partition)
             yield
         self._has_begun = True
 
@@ -149,7 +151,7 @@ class ReplicaManager:
                     self._make_ready()
         else:
             partition.follow(state)
-        self._look_for_joiners(partition)
+        self.isrs.look_for_joiners(partition)
         if self.on_following is not None:
             self.on_following(partition)
         if self.on_leadership is not None and (was_leader, epoch) != (partition.is_leader, partition.leader_epoch):
@@ -455,10 +457,10 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from error
         if fetched_mono_ms is not None and reader.replica_id >= 0:
             end, max_lag_ms = info.log_end_offset, self._max_lag_ms
-            may_join = self._may_join(reader.replica_id, reader.broker_epoch)
+            may_join = self.isrs.may_join(reader.replica_id, reader.broker_epoch)
             partition.update_follower(reader, position, end, fetched_mono_ms, max_lag_ms, may_join=may_join)
             if may_join:
-                self._want_isr(partition, partition.isr_with(reader.replica_id))
+                self.isrs.caught_up(partition, reader.replica_id)
         return info
 
     def await_disk(self, partition: Partition, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
@@ -494,36 +496,13 @@ class ReplicaManager:
             then()
         blocked.forget()
 
-    def _may_join(self, replica_id: int, broker_epoch: int) -> bool:
-        """Whether a follower is a broker in good standing, in the registration that it fetches with (KIP-903)."""
-        broker = self.image.brokers.get(replica_id)
-        return broker is not None and broker.is_active and broker_epoch in (-1, broker.epoch)
-
-    def _look_for_joiners(self, partition: Partition) -> None:
-        """The metadata may allow now what a follower's last fetch called for; one that has all says nothing of it again."""
-        for replica_id, follower in partition.followers.items():
-            if replica_id not in partition.isr and self._may_join(replica_id, follower.broker_epoch):
-                self._want_isr(partition, partition.isr_with(replica_id))
-
     def check_isrs(self, mono_ms: int) -> None:
         """Have followers that fell behind leave their ISR; to be called every half of replica.lag.time.max.ms."""
         for partition in list(self.partitions.values()):
-            self._check_isr(partition, mono_ms)
+            self.isrs.look_for_laggards(partition, mono_ms, self._max_lag_ms)
 
-    def _check_isr(self, partition: Partition, mono_ms: int) -> None:
-        try:
-            isr = partition.isr_without_laggards(mono_ms, self._max_lag_ms, may_block=False)
-        except WouldBlock as blocked:
-            self.await_disk(partition, blocked, lambda: self._check_isr(partition, mono_ms))
-        except StorageError as error:
-            self.directory_failed(partition.log.directory, error)
-        except KafkaError:
-            _log.exception("the ISR of %s cannot be checked", partition)
-        else:
-            self._want_isr(partition, isr)
-
-    def _want_isr(self, partition: Partition, isr: tuple[int, ...] | None) -> None:
-        if isr is not None and self.on_isr_wanted is not None:
+    def _want_isr(self, partition: Partition, isr: tuple[int, ...]) -> None:
+        if self.on_isr_wanted is not None:
             partition.wanted_isr = isr
             self.on_isr_wanted(partition, isr)
 
@@ -590,6 +569,8 @@ class ReplicaManager:
                 was_leader = partition.is_leader
                 partition.go_offline()
                 self._refuse_waiting(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+                if self.on_following is not None:
+                    self.on_following(partition)
                 if was_leader and self.on_leadership is not None:
                     self.on_leadership(partition)
         if is_news and self.on_directory_failed is not None:

@@ -22,6 +22,7 @@ from protocol.messages.produce_fetch import (
 )
 from replication.fetcher import Fetcher, FetchSettings
 from replication.following import LeaderBounds
+from replication.partition import EARLIEST, LATEST
 
 TOPIC = b"T" * 16
 BACKOFF_MS = FetchSettings().backoff_ms
@@ -49,6 +50,11 @@ class Followings:
         partition.log.log_end_offset = end_offset
         self.waiting.append(done)
 
+    def cut(self, partition: Any, offset: int, done: Any) -> None:
+        self.done.append(("cut", (partition.index, offset)))
+        partition.log.log_end_offset = offset
+        self.waiting.append(done)
+
     def begin_anew(self, partition: Any, offset: int, done: Any) -> None:
         self.done.append(("begin anew", (partition.index, offset)))
         partition.log.log_end_offset = offset
@@ -60,7 +66,7 @@ class Followings:
 
 def partition(index: int = 0, epoch: int = 5, end: int = 10) -> Any:
     """As much of one as the fetcher looks at: a record is a byte."""
-    log = SimpleNamespace(log_end_offset=end, latest_epoch=4, log_start_offset=0, name=f"t-{index}")
+    log = SimpleNamespace(log_end_offset=end, latest_epoch=4, log_start_offset=0, name=f"t-{index}", is_open=True)
     return SimpleNamespace(
         topic="t", topic_id=TOPIC, index=index, leader_epoch=epoch, is_leader=False, is_offline=False, log=log
     )
@@ -146,20 +152,65 @@ def test_where_the_logs_part_this_one_is_cut(rig: Rig) -> None:
     assert rig.asked() == {0: (5, 7, 4)}
 
 
-def test_who_asks_for_what_is_gone_begins_where_the_leader_begins(rig: Rig) -> None:
-    """Rule 5: the leader is asked where that is."""
+def offset_of(rig: Rig, timestamp: int, offset: int, code: ErrorCode = ErrorCode.NONE) -> None:
+    """The leader is asked for one end of its log, and answers."""
+    request = rig.ask()
+    assert isinstance(request, ListOffsetsRequest)
+    assert (request.replica_id, request.topics[0].partitions[0].timestamp) == (1, timestamp)
+    found = ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=offset)
+    answer = ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[found])])
+    rig.fetcher.received(answer, rig.now_ms, 0)
+
+
+def out_of_range(rig: Rig) -> None:
     rig.fetcher.follow(partition())
     rig.asked()
     rig.answer(data(code=ErrorCode.OFFSET_OUT_OF_RANGE))
-    request = rig.ask()
-    assert isinstance(request, ListOffsetsRequest)
-    assert (request.replica_id, request.topics[0].partitions[0].timestamp) == (1, -2)
-    found = ListOffsetsPartitionResponse(partition_index=0, error_code=ErrorCode.NONE, offset=50)
-    answer = ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[found])])
-    rig.fetcher.received(answer, rig.now_ms, 0)
+
+
+def test_who_asks_for_what_is_gone_begins_where_the_leader_begins(rig: Rig) -> None:
+    """Rule 5: the leader is asked where that is."""
+    out_of_range(rig)
+    offset_of(rig, EARLIEST, 50)
     assert rig.following.done == [("begin anew", (0, 50))]
     rig.following.finish()
     assert rig.asked() == {0: (5, 50, 4)}
+
+
+def test_who_asks_for_what_is_not_there_yet_is_cut_where_the_leader_ends(rig: Rig) -> None:
+    """Rule 5: an unclean leader may end before this log, and know no epoch of it."""
+    out_of_range(rig)
+    offset_of(rig, EARLIEST, 0)
+    offset_of(rig, LATEST, 6)
+    assert rig.following.done == [("cut", (0, 6))]
+    rig.following.finish()
+    assert rig.asked() == {0: (5, 6, 4)}
+
+
+def test_a_leader_that_has_it_after_all_is_asked_again_a_little_later(rig: Rig) -> None:
+    """Rule 5: not in a loop without a pause."""
+    out_of_range(rig)
+    offset_of(rig, EARLIEST, 0)
+    offset_of(rig, LATEST, 12)
+    assert rig.following.done == []
+    assert rig.ask() is None
+    rig.now_ms += 20
+    assert rig.asked() == {0: (5, 10, 4)}
+
+
+def test_a_leader_that_cannot_say_where_it_begins_is_left_alone_for_a_while(rig: Rig) -> None:
+    """Rule 3, in the midst of rule 5; nor is one that does not answer asked in a loop."""
+    out_of_range(rig)
+    offset_of(rig, EARLIEST, -1, ErrorCode.KAFKA_STORAGE_ERROR)
+    assert rig.ask() is None
+    rig.now_ms += BACKOFF_MS
+    rig.asked()
+    rig.answer(data(code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert isinstance(rig.ask(), ListOffsetsRequest)
+    rig.fetcher.received(None, rig.now_ms, 0)
+    assert rig.ask() is None
+    rig.now_ms += BACKOFF_MS
+    offset_of(rig, EARLIEST, 50)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +223,7 @@ def test_a_partition_that_cannot_be_fetched_is_left_out_for_a_while(rig: Rig, co
     rig.asked()
     rig.answer(data(0, code=code))
     assert rig.asked() == {}
+    assert rig.request.max_wait_ms == min(pause_ms, 500), "rule 6: nor is it left out for longer"
     assert [(one.topic_id, one.partitions) for one in rig.request.forgotten_topics_data] == [(TOPIC, [0])]
     rig.answer()
     assert rig.fetcher.next_deadline_ms == rig.now_ms + pause_ms
@@ -183,11 +235,23 @@ def test_a_leader_that_does_not_answer_is_left_alone_for_a_while(rig: Rig) -> No
     """Rule 3: and is asked for everything then, for its session may be lost."""
     rig.fetcher.follow(partition())
     rig.asked()
+    rig.answer()
+    rig.asked()
     rig.fetcher.received(None, rig.now_ms, 0)
     assert rig.ask() is None
     rig.now_ms += BACKOFF_MS
     assert rig.asked() == {0: (5, 10, 4)}
-    assert (rig.request.session_id, rig.request.session_epoch) == (0, 0)
+    assert (rig.request.session_id, rig.request.session_epoch) == (9, 0), "which ends the session that was"
+
+
+def test_a_leader_without_sessions_is_told_all_each_time(rig: Rig) -> None:
+    """Rule 2: its cache may be full."""
+    for index in (0, 1):
+        rig.fetcher.follow(partition(index))
+    for _ in range(2):
+        assert rig.asked() == {0: (5, 10, 4), 1: (5, 10, 4)}
+        assert (rig.request.session_id, rig.request.session_epoch) == (0, 0)
+        rig.answer(session_id=0)
 
 
 def test_a_lost_session_is_begun_anew_at_once(rig: Rig) -> None:
@@ -221,6 +285,28 @@ def test_what_is_not_open_yet_is_not_asked_for(rig: Rig) -> None:
     rig.following.is_opening = False
     rig.fetcher.follow(partition(1))
     assert rig.asked() == {1: (5, 10, 4)}
+
+
+def test_a_log_that_was_closed_is_fetched_from_where_it_ended(rig: Rig) -> None:
+    """There may be more partitions than files may be open: none is opened only to be asked where it ends."""
+    followed = partition()
+    rig.fetcher.follow(followed)
+    followed.log.is_open = False
+    followed.log.log_end_offset = None
+    assert rig.asked() == {0: (5, 10, 4)}
+
+
+def test_a_partition_whose_directory_failed_is_asked_for_no_more(rig: Rig) -> None:
+    """Nobody knows where its log ends."""
+    followed = partition()
+    rig.fetcher.follow(followed)
+    rig.fetcher.follow(partition(1))
+    rig.asked()
+    rig.answer(data(0, b"a"))
+    followed.is_offline = True
+    rig.following.finish(can_go_on=False)
+    assert rig.asked() == {}
+    assert rig.request.forgotten_topics_data[0].partitions == [0]
 
 
 def test_who_is_forgotten_leaves_the_session(rig: Rig) -> None:

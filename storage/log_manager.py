@@ -506,7 +506,8 @@ class LogManager:
     def retain(self, wall_ms: int) -> Iterator[Log]:
         """Drop what has expired, some of one log a step; a log that was not open is closed again."""
         for log in list(self.logs.values()):
-            is_busy = log.is_in_use_elsewhere if log.room.is_full else log.is_busy
+            goes_past = log.room.is_full and log.is_open  # else what is opened may still have to be made
+            is_busy = log.is_in_use_elsewhere if goes_past else log.is_busy
             if is_busy or not log.is_retention_due(wall_ms):
                 continue
             was_open = log.is_open

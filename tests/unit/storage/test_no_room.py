@@ -137,3 +137,16 @@ def test_retention_waits_for_room(tmp_path: Path) -> None:
     assert not manager.offline
     disk.room = None
     assert values_of(manager.logs["t", 0]) == [(0, "a")]
+
+
+def test_a_log_that_is_still_to_be_made_is_left_alone_by_retention(tmp_path: Path) -> None:
+    """There is no room for its directory, and nothing to be found under its name: that is no failure of the disk."""
+    manager = started(tmp_path)
+    held: list[Change] = []
+    manager.name_later = lambda _, change: held.append(change)
+    log = created(manager)
+    log.room.is_full = True
+    assert list(manager.retain(NOW_MS)) == []
+    assert manager.offline == {}
+    held.pop()()
+    assert list(manager.retain(NOW_MS)) == [log]

@@ -6,7 +6,8 @@ RULES    1. The order and the rules are Apache Kafka 4.3's (PartitionChangeBuild
             unclean elections, any. The last two may have lost records: they lead alone and in recovery.
          3. While fewer than min.insync.replicas are in sync, who leaves the ISR becomes an eligible leader, unless its
             records are lost. With eligible leaders an ISR may be empty; without, the last of it stays in it.
-         4. A reassignment whose replicas are all in sync ends.
+         4. A reassignment ends when all who come are in sync; where fewer come than go, all who stay must be. Somebody must
+            remain in the ISR. Who comes and shall go again is not waited for: Apache Kafka waits for it, and for ever.
          5. Naming a leader begins a new leader epoch, also when it is the one that led before. In old clusters (before
             3.6) a smaller ISR is reason enough.
 NOT HERE Which partitions to look at (`elections.py`), whether a leader may have what it wants (`isr_changes.py`).
@@ -107,9 +108,10 @@ def _complete(target: Target, isr: tuple[int, ...]) -> tuple[Target, tuple[int, 
         return target, isr
     staying = tuple(replica for replica in target.replicas if replica not in target.removing)
     rest = tuple(replica for replica in isr if replica not in target.removing)
-    if not staying or not rest or not set(staying) <= set(rest):
+    awaited = set(staying) if len(target.adding) < len(target.removing) else set(target.adding) - set(target.removing)
+    if target.removing and not (staying and rest):
         return target, isr
-    return Target(staying), rest
+    return (Target(staying), rest) if awaited <= set(rest) else (target, isr)
 
 
 def _note_replicas(
@@ -165,9 +167,8 @@ def _elect(
 
 
 def _note_last_leader(record: PartitionChangeRecord, state: PartitionState) -> None:
-    """Remember who led when the ISR empties; forget it when somebody leads."""
-    leader = state.leader if record.leader == UNCHANGED_LEADER else record.leader
-    if record.isr == [] and state.last_known_leaders != (state.leader,):
+    """Remember who led when nobody leads any more; forget it when somebody does."""
+    if record.leader == NO_LEADER and not state.last_known_leaders:
         record.last_known_elr = [state.leader]
-    elif leader != NO_LEADER and state.last_known_leaders:
+    elif record.leader not in (NO_LEADER, UNCHANGED_LEADER) and state.last_known_leaders:
         record.last_known_elr = []

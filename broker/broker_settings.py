@@ -29,6 +29,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("barnabas.metrics.listener", Kind.STRING, "", None,
                 "Where the metrics that clients have reported of themselves are shown to Prometheus and to browsers, such "
                 "as HTTP://127.0.0.1:9464; nowhere when it is empty. Apache Kafka has no such setting."),
+        Setting("auto.leader.rebalance.enable", Kind.BOOLEAN, "true", None,
+                "Whether partitions are led by their first replica again when it can."),
         Setting("broker.heartbeat.interval.ms", Kind.INT, "2000", None,
                 "How often a broker tells the controller that it lives."),
         Setting("broker.id", Kind.INT, "-1", None, "Old name of node.id."),
@@ -99,6 +101,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("group.min.session.timeout.ms", Kind.INT, "6000", None,
                 "Shortest session timeout that a group member may ask for."),
         Setting("inter.broker.listener.name", Kind.STRING, None, None, "Listener that brokers use among themselves."),
+        Setting("leader.imbalance.check.interval.seconds", Kind.LONG, "300", at_least(1),
+                "How often the controller moves leaders back to the first replicas."),
         Setting("listener.security.protocol.map", Kind.STRING,
                 "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", None,
                 "Security protocol of each listener name."),
@@ -173,6 +177,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "Largest file of the metadata log."),
         Setting("metadata.log.segment.ms", Kind.LONG, "604800000", at_least(1),
                 "Longest time that one file of the metadata log is written to."),
+        Setting("metadata.max.idle.interval.ms", Kind.INT, "500", at_least(0),
+                "How often the active controller writes that it lives; 0 is never."),
         Setting("metadata.max.retention.bytes", Kind.LONG, "104857600", None,
                 "Above this size of the metadata log and its snapshots the oldest go, never the newest snapshot."),
         Setting("metadata.max.retention.ms", Kind.LONG, "604800000", None,
@@ -241,6 +247,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("transactional.id.expiration.ms", Kind.INT, "604800000", at_least(1),
                 "How long an idle transactional id is remembered."),
         Setting("unclean.leader.election.enable", Kind.BOOLEAN, "false", None, _DEFAULT_OF_TOPICS),
+        Setting("unclean.leader.election.interval.ms", Kind.LONG, "300000", at_least(1),
+                "How often partitions without a leader are looked for whose topics allow unclean elections."),
     )
 }  # fmt: skip
 

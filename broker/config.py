@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from broker.broker_settings import BROKER_SETTINGS
 from broker.unused_settings import unused_settings
+from replication.controller.recurring import Intervals
 from replication.fetcher import FetchSettings
 from replication.metadata_snapshots import SnapshotSettings
 from replication.metadata_start import METADATA_LOG_CONFIG
@@ -204,6 +205,15 @@ class BrokerConfig:
             election_backoff_max_ms=self.number("controller.quorum.election.backoff.max.ms"),
             request_timeout_ms=self.number("controller.quorum.request.timeout.ms"),
             retry_backoff_ms=self.number("controller.quorum.retry.backoff.ms"),
+        )
+
+    def controller_intervals(self) -> Intervals:
+        """How often the active controller does what nobody asks for."""
+        balances = bool(self.value("auto.leader.rebalance.enable"))
+        return Intervals(
+            balance_ms=self.number("leader.imbalance.check.interval.seconds") * 1000 if balances else None,
+            unclean_ms=self.number("unclean.leader.election.interval.ms"),
+            sign_ms=self.number("metadata.max.idle.interval.ms") or None,
         )
 
     def metadata_log_config(self) -> LogConfig:

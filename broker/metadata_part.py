@@ -89,6 +89,7 @@ class MetadataPart:
             times=config.quorum_times(),
             bootstrap_servers=len(places.bootstrap),
             joins=bool(config.value("controller.quorum.auto.join.enable")),
+            intervals=config.controller_intervals(),
         )
         for connections in self._connections:
             connections.image = lambda: node.image

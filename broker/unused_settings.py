@@ -17,7 +17,6 @@ alter.config.policy.class.name CLASS
 alter.log.dirs.replication.quota.window.num INT 11
 alter.log.dirs.replication.quota.window.size.seconds INT 1
 authorizer.class.name STRING ''
-auto.leader.rebalance.enable BOOLEAN true
 background.threads INT 10
 client.quota.callback.class CLASS
 config.providers LIST ''
@@ -88,11 +87,9 @@ internal.metadata.log.segment.bytes INT
 internal.metadata.max.batch.size.in.bytes INT 8388608
 kafka.metrics.polling.interval.secs INT 10
 kafka.metrics.reporters LIST ''
-leader.imbalance.check.interval.seconds LONG 300
 log.dir.failure.timeout.ms LONG 30000
 max.connection.creation.rate INT 2147483647
 max.connections.per.ip.overrides STRING ''
-metadata.max.idle.interval.ms INT 500
 metric.reporters LIST org.apache.kafka.common.metrics.JmxReporter
 metrics.num.samples INT 2
 metrics.recording.level STRING INFO
@@ -236,7 +233,6 @@ ssl.truststore.password PASSWORD
 ssl.truststore.type STRING JKS
 transaction.state.log.load.buffer.size INT 5242880
 transaction.two.phase.commit.enable BOOLEAN false
-unclean.leader.election.interval.ms LONG 300000
 unstable.api.versions.enable BOOLEAN false
 unstable.feature.versions.enable BOOLEAN false
 """

@@ -24,6 +24,7 @@ from protocol.schema import Message
 from replication.committed_metadata import CommittedMetadata
 from replication.controller.controller import Controller, OwnController
 from replication.controller.environment import Environment
+from replication.controller.recurring import DEFAULT_INTERVALS, Intervals, Recurring
 from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
 from replication.formatting import METADATA_DIRECTORY, Identity
@@ -70,14 +71,16 @@ class MetadataNode:
         times: QuorumTimes,
         bootstrap_servers: int = 0,
         joins: bool = False,
+        intervals: Intervals = DEFAULT_INTERVALS,
     ) -> None:
         self._world = world
         self._path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
         self.log = log = start.log
         self.publisher = Publisher(start.image)
         committed = CommittedMetadata(log, self.publisher, is_in_transaction=start.is_in_transaction)
+        recurring = Recurring(world.deadlines, world.clock.mono_ms, intervals)
         self.controller = Controller(
-            log, self.publisher, committed, environment, sessions, world.clock, own, start.bootstrap
+            log, self.publisher, committed, environment, sessions, world.clock, own, start.bootstrap, recurring
         )
         log.on_loaded = committed.loaded
         self.raft = Raft(

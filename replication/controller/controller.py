@@ -7,6 +7,8 @@ RULES    1. Decisions look at the newest image, which holds all that was decided
             with NOT_CONTROLLER, and forgets what it decided: the log's new leader says what became of it.
          4. After a failure of the metadata log nothing is published and nothing answered any more.
          5. The broker of this node lives while the process does; others are fenced when they fall silent.
+         6. A topic that begins to allow unclean elections has its partitions without a leader led at once; Apache Kafka's
+            controller looks for them every five minutes only.
 NOT HERE The decisions (`topics.py`, `setting_changes.py`, `brokers.py`, `heartbeats.py`, `isr_changes.py`,
          `directories.py`), the log (`metadata_log.py`), who leads it (`quorum.py`), publishing (`publisher.py`).
 """
@@ -46,6 +48,7 @@ from protocol.messages.quorum import (
 from protocol.messages.stored import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
 )
@@ -70,8 +73,10 @@ from replication.controller.isr_changes import alter_partitions
 from replication.controller.not_controller import not_controller
 from replication.controller.quotas import alter_quotas
 from replication.controller.reassignments import alter_reassignments
+from replication.controller.recurring import Recurring, Task, elect_unclean
 from replication.controller.sessions import Sessions
 from replication.controller.setting_changes import alter_settings, replace_settings
+from replication.controller.settings import UNCLEAN_ELECTION
 from replication.controller.topics import create_partitions, create_topics, delete_topics
 from replication.image import BrokerImage, Changes, Endpoint, MetadataImage
 from replication.metadata_log import MetadataLog
@@ -139,6 +144,7 @@ class Controller:
         clock: Clock,
         own: OwnController,
         bootstrap: Sequence[Versioned],
+        recurring: Recurring,
     ) -> None:
         """Follow the log until this node leads it.
 
@@ -151,6 +157,7 @@ class Controller:
             clock: the time.
             own: who this controller is.
             bootstrap: what a new cluster begins with.
+            recurring: what it does by itself while it leads.
         """
         self._log = log
         self._publisher = publisher
@@ -160,6 +167,8 @@ class Controller:
         self._clock = clock
         self._own = own
         self._first = bootstrap
+        self._recurring = recurring
+        recurring.do = self._recur
         self._newest = publisher.newest
         self._pending: deque[_Pending] = deque()
         self.is_active = False
@@ -188,6 +197,7 @@ class Controller:
         for broker_id, broker in self._newest.brokers.items():
             if broker_id != node_id and not broker.is_fenced:
                 self._sessions.heard(broker_id, broker.epoch, self._clock.mono_ms())
+        self._recurring.begin()
 
     def lead_no_longer(self) -> None:
         """Another node leads the metadata log (rule 3)."""
@@ -195,6 +205,7 @@ class Controller:
         lost, self._pending = self._pending, deque()
         self._others.go_on()
         self._sessions.end()
+        self._recurring.end()
         for pending in lost:
             pending.lost()
 
@@ -237,6 +248,13 @@ class Controller:
             return
         decision = _DECISIONS[type(request)](self._newest, self._environment, request)
         self._answer(request, decision, wall_ms, reply)
+        if any(isinstance(record, ConfigRecord) and record.name == UNCLEAN_ELECTION for record, _ in decision.records):
+            self._recur(elect_unclean)
+
+    def _recur(self, task: Task) -> int:
+        records = task(self._newest, self._environment)
+        self._write(records, self._clock.wall_ms(), is_atomic=False)
+        return len(records)
 
     def _answer(self, request: Message, decision: Decision[Any], wall_ms: int, reply: Reply) -> None:
         """Write what was decided, and reply when it is published; or that another controller is to be asked."""

@@ -22,6 +22,7 @@ from protocol.messages.stored import BrokerEndpoint, BrokerFeature
 from protocol.schema import Message
 from replication.controller.controller import Controller, OwnController
 from replication.controller.environment import Environment
+from replication.controller.recurring import Intervals
 from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
 from replication.formatting import (
@@ -49,6 +50,7 @@ from storage.log_config import LogConfig
 from storage.segments.segment_engine import SegmentEngine
 
 SESSION_MS = 9_000
+NEVER = Intervals(None, None, None)
 WALL_MS = 1_795_252_933_743
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 CONTROLLER = ControllerEndpoint("CONTROLLER", "127.0.0.1", 27101)
@@ -125,12 +127,21 @@ def _nobody(peer: int, address: Address | None, request: Message, answered: Answ
 class ControllerWorld:
     """Node 1, alone."""
 
-    def __init__(self, path: Path, *, seed: int = 1, disk: Disk | None = None, settings: dict[str, str] | None = None):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        seed: int = 1,
+        disk: Disk | None = None,
+        settings: dict[str, str] | None = None,
+        intervals: Intervals = NEVER,
+    ) -> None:
         self.directory = str(path)
         self.disk = disk or Disk()
         self.worker = HeldWorker()
         self.dice = random.Random(seed)
         self.settings = settings or {}
+        self.intervals = intervals
         self.images: list[tuple[MetadataImage, Changes]] = []
         self.identity = self.format()
         self.incarnation = b""
@@ -182,7 +193,14 @@ class ControllerWorld:
         around = World(self.disk, self.worker, self.deadlines, WorldClock(self), self.dice.randrange, _nobody)
         own = OwnController(self.incarnation, CONTROLLER_ENDPOINTS)
         self.node = MetadataNode(
-            around, self.identity, opened, self.environment(), self.sessions, own, times=QuorumTimes()
+            around,
+            self.identity,
+            opened,
+            self.environment(),
+            self.sessions,
+            own,
+            times=QuorumTimes(),
+            intervals=self.intervals,
         )
         self.controller, self.publisher = self.node.controller, self.node.publisher
         self.publisher.on_image = self._follow

@@ -4,6 +4,7 @@ RULES    1. Every request is answered once: with the message that came, or with 
             ended, or when no answer came in time. A node that is silent for so long loses the connection.
          2. The first thing said on a connection is ApiVersions: a request leaves in the newest version that both know.
          3. After a failure the next request waits a little, so that a node that is down is not asked in a loop.
+         4. Who has closed it makes no connection any more, so that none is on its way when the loop ends.
 NOT HERE Who is asked for what, and asking again (`controller_channel.py`, `replication/`).
 """
 
@@ -81,6 +82,7 @@ class Peer:
         self._connecting: asyncio.Task[None] | None = None
         self._failed_ms = -_BACKOFF_MS
         self._waiting: list[tuple[Message, Reply, int]] = []
+        self._is_closed = False
 
     def ask(self, request: Message, reply: Reply, timeout_ms: int | None = None) -> None:
         """Send a request; `reply` is called later, once (rule 1)."""
@@ -94,13 +96,14 @@ class Peer:
 
     def close(self) -> None:
         """End the connection; nothing is asked any more."""
+        self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         if self._session is not None:
             self._session.close("this node ends")
 
     async def _connect(self) -> None:
-        address = self._address()
+        address = None if self._is_closed else self._address()
         try:
             rest_ms = self._failed_ms + _BACKOFF_MS - self._mono_ms()
             if rest_ms > 0:

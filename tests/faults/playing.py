@@ -134,7 +134,7 @@ class Run:
         """Every reader gets something new that was not written before."""
         readers = {"watcher": list(TOPICS), **{name: [STEADY] for name in GROUPS}}
         following = {name: Following(self._folder, name) for name in readers}
-        before = {name: follows.of_its_latest_life() for name, follows in following.items()}
+        before = {name: Counter(follows.of_its_latest_life()) for name, follows in following.items()}
         began_s = time.monotonic()
 
         def stuck() -> list[str]:

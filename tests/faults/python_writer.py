@@ -29,7 +29,8 @@ def write(client: Client) -> None:
 
     def acknowledged(value: str, partition: int) -> Any:
         def note_it(told: Any) -> None:
-            note("sent", value, topic, partition, told.offset, value)
+            if told.offset is not None:  # as when it was told of a batch that had come already
+                note("sent", value, topic, partition, told.offset, value)
             note("committed", value)
 
         return note_it

@@ -38,7 +38,7 @@ def write(client: Client) -> None:
 
         def delivered(error: Any, message: Any) -> None:
             if error is None:
-                if message.offset() >= 0:  # a batch that had come already has no offset
+                if message.offset() is not None:  # a batch that had come already has no offset
                     note("sent", value, topic, partition, message.offset(), value)
                 note("committed", value)
 

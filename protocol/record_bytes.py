@@ -16,7 +16,7 @@ NOT HERE The batch around them (records.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from protocol.errors import ErrorCode, KafkaError
@@ -26,6 +26,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 SMALLEST_RECORD: Final = 7
 NO_MORE_BYTES: Final = "Incorrect declared batch size, premature EOF reached"
+_NULL: Final = (b"\1",)
 BYTES_REMAIN: Final = "Incorrect declared batch size, records still remaining in file"
 
 
@@ -35,30 +36,18 @@ def encode_record(
     key: Buffer | None,
     value: Buffer | None,
     headers: Iterable[tuple[str, bytes | None]] = (),
-) -> bytearray:
+) -> bytes:
     """One record without the length in front of it."""
-    out = bytearray(1)
-    out += varint(timestamp_delta)
-    out += varint(offset_delta)
-    _put(out, key)
-    _put(out, value)
-    pairs = headers if isinstance(headers, Sequence) else tuple(headers)
-    if not pairs:
-        out.append(0)
-        return out
-    out += varint(len(pairs))
+    parts: list[Buffer] = [b"\0", varint(timestamp_delta), varint(offset_delta)]
+    parts += _NULL if key is None else (varint(len(key)), key)
+    parts += _NULL if value is None else (varint(len(value)), value)
+    pairs = headers if type(headers) is tuple else tuple(headers)
+    parts.append(varint(len(pairs)))
     for name, content in pairs:
-        _put(out, name.encode("utf-8", "surrogateescape"))
-        _put(out, content)
-    return out
-
-
-def _put(out: bytearray, field: Buffer | None) -> None:
-    if field is None:
-        out.append(1)
-    else:
-        out += varint(len(field))
-        out += field
+        encoded = name.encode("utf-8", "surrogateescape")
+        parts += (varint(len(encoded)), encoded)
+        parts += _NULL if content is None else (varint(len(content)), content)
+    return b"".join(parts)
 
 
 def read_varint(data: Buffer, at: int) -> tuple[int, int]:

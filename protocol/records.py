@@ -370,7 +370,8 @@ class BatchBuilder:
         """Add a record; `offset` may skip some, as compaction leaves gaps, but never goes back."""
         if offset is None:
             offset = self._last_offset + 1
-        assert offset > self._last_offset, "offsets of a batch ascend"
+        else:
+            assert offset > self._last_offset, "offsets of a batch ascend"
         if not self._count:
             self._base_timestamp = timestamp_ms
             self._max_timestamp = timestamp_ms

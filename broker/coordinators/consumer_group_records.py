@@ -228,7 +228,7 @@ def _read(stored: list[CurrentAssignmentTopicPartitions], epoch: int) -> Assigne
 def apply(groups: dict[str, ConsumerGroup], record: StoredRecord) -> None:
     """Do to the groups what a record says, written now or read back."""
     key, value = record.key, record.value
-    group_id: str = key.group_id  # type: ignore[attr-defined]  # every key of this kind has one
+    group_id: str = key.group_id
     group = groups.get(group_id)
     if group is None:
         if value is None:
@@ -247,7 +247,7 @@ def apply(groups: dict[str, ConsumerGroup], record: StoredRecord) -> None:
         else:
             group.assignment_epoch = group.assignment_wall_ms = 0
     else:
-        _apply_to_member(group, key.member_id, key, value)  # type: ignore[attr-defined]  # the others are of members
+        _apply_to_member(group, key.member_id, key, value)
 
 
 def _apply_regex(group: ConsumerGroup, regex: str, value: Message | None) -> None:

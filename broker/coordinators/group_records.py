@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from broker.coordinators.classic_group import ClassicGroup, Member, State
 from broker.coordinators.runtime import StoredRecord
-from protocol.codec import decode
+from protocol.codec import decode, encode
 from protocol.errors import MalformedRequest
 from protocol.messages.stored import (
     GroupMetadataKey,
@@ -41,8 +41,6 @@ _I16 = Struct(">h")
 _I32 = Struct(">i")
 _USUAL = Struct(">hqixq3x16s")  # version, offset, leader epoch, no metadata, commit time, tag 0 of 16 bytes, topic id
 _USUAL_AS_WRITTEN = Struct(">hqibqbbb16s")
-_SHORT: Final = 8192
-"""The id of a group that is shorter fits into a string, whatever it is written in."""
 
 
 class Committed(NamedTuple):
@@ -56,8 +54,13 @@ class Committed(NamedTuple):
     topic_id: bytes = ZERO_UUID
 
 
-CommitKey = tuple[str, str, int]
-"""Group, topic, partition."""
+class CommitKey(NamedTuple):
+    """Whose committed offset."""
+
+    group: str
+    topic: str
+    partition: int
+
 
 _new_tuple = tuple.__new__
 
@@ -66,58 +69,51 @@ _new_tuple = tuple.__new__
 
 
 def commit_records(group_id: str, topic: str, commits: Iterable[tuple[int, Committed]]) -> list[StoredRecord]:
-    """Commits for partitions of a topic; those of the usual form are encoded by hand, for there may be many."""
+    """Commits for partitions of a topic; values of the usual form are encoded by hand, for there may be many."""
     records = []
-    is_short = len(group_id) < _SHORT
-    before_partition: bytes | None = None
+    before_partition = _before_partition(group_id, topic)
     for partition, committed in commits:
         offset, leader_epoch, metadata, commit_wall_ms, expire_wall_ms, topic_id = committed
-        encoded = None
-        if is_short and not metadata and expire_wall_ms == NO_EXPIRY and topic_id != ZERO_UUID:
-            if before_partition is None:
-                before_partition = _I16.pack(OFFSET_COMMIT) + _text(group_id) + _text(topic)
+        if not metadata and expire_wall_ms == NO_EXPIRY and topic_id != ZERO_UUID:
             value = _USUAL_AS_WRITTEN.pack(
                 COMMIT_VALUE_VERSION, offset, leader_epoch, 1, commit_wall_ms, 1, 0, 16, topic_id
             )
-            encoded = before_partition + _I32.pack(partition), value
-        records.append(
-            StoredRecord(
-                OffsetCommitKey(group=group_id, topic=topic, partition=partition),
-                OffsetCommitValue(
-                    offset=offset,
-                    leader_epoch=leader_epoch,
-                    metadata=metadata,
-                    commit_timestamp=commit_wall_ms,
-                    expire_timestamp=expire_wall_ms,
-                    topic_id=topic_id,
-                ),
-                COMMIT_VALUE_VERSION if expire_wall_ms == NO_EXPIRY else COMMIT_VALUE_VERSION_WITH_EXPIRY,
-                encoded,
-            )
-        )
+        else:
+            value = encode_commit_value(committed)
+        encoded = before_partition + _I32.pack(partition), value
+        key = _new_tuple(CommitKey, (group_id, topic, partition))
+        records.append(_new_tuple(StoredRecord, (key, committed, COMMIT_VALUE_VERSION, encoded)))
     return records
 
 
-def _text(text: str) -> bytes:
-    encoded = text.encode()
-    return _I16.pack(len(encoded)) + encoded
+def _before_partition(group_id: str, topic: str) -> bytes:
+    """A commit's key but for its end."""
+    return encode_commit_key(group_id, topic, 0)[:-4]
+
+
+def encode_commit_key(group_id: str, topic: str, partition: int) -> bytes:
+    """A commit's key as it stands in the topic."""
+    return _I16.pack(OFFSET_COMMIT) + encode(OffsetCommitKey(group=group_id, topic=topic, partition=partition), 0)
+
+
+def encode_commit_value(committed: Committed) -> bytes:
+    """A commit's value as it stands in the topic."""
+    version = COMMIT_VALUE_VERSION if committed.expire_wall_ms == NO_EXPIRY else COMMIT_VALUE_VERSION_WITH_EXPIRY
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_wall_ms,
+        expire_timestamp=committed.expire_wall_ms,
+        topic_id=committed.topic_id,
+    )
+    return _I16.pack(version) + encode(value, version)
 
 
 def commit_tombstone(group_id: str, topic: str, partition: int) -> StoredRecord:
     """The group has no offset for the partition any more."""
-    return StoredRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
-
-
-def committed_from(value: OffsetCommitValue) -> Committed:
-    """What a commit's value says."""
-    return Committed(
-        value.offset,
-        value.leader_epoch,
-        value.metadata,
-        value.commit_timestamp,
-        value.expire_timestamp,
-        value.topic_id,
-    )
+    key = CommitKey(group_id, topic, partition)
+    return StoredRecord(key, None, encoded=(encode_commit_key(*key), None))
 
 
 def read_commit_key(key: bytes) -> CommitKey:
@@ -131,7 +127,7 @@ def read_commit_key(key: bytes) -> CommitKey:
         topic = key[at + 2 : end].decode()
         if length < 0 or len(key) != end + 4:
             raise MalformedRequest("the key of a committed offset has a wrong length")
-        return group_id, topic, _I32.unpack_from(key, end)[0]
+        return CommitKey(group_id, topic, _I32.unpack_from(key, end)[0])
     except (ValueError, error):
         raise MalformedRequest("the key of a committed offset is cut off") from None
 
@@ -151,7 +147,15 @@ def committed_of(stored: Committed | bytes) -> Committed:
 
 def read_commit_value(value: bytes) -> Committed:
     """A commit's value in any version."""
-    return committed_from(decode(OffsetCommitValue, version_of(value, OffsetCommitValue.MAX_VERSION), value, 2))
+    found = decode(OffsetCommitValue, version_of(value, OffsetCommitValue.MAX_VERSION), value, 2)
+    return Committed(
+        found.offset,
+        found.leader_epoch,
+        found.metadata,
+        found.commit_timestamp,
+        found.expire_timestamp,
+        found.topic_id,
+    )
 
 
 def version_of(value: bytes, highest: int) -> int:

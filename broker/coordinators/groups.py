@@ -35,6 +35,7 @@ from broker.coordinators.group_records import (
     GROUP_METADATA,
     LEGACY_OFFSET_COMMIT,
     OFFSET_COMMIT,
+    CommitKey,
     group_tombstone,
     read_group,
     read_group_key,
@@ -70,7 +71,7 @@ from protocol.messages.groups import (
     OffsetFetchResponseGroup,
     SyncGroupRequest,
 )
-from protocol.messages.stored import GroupMetadataKey, OffsetCommitKey
+from protocol.messages.stored import GroupMetadataKey
 from protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -382,8 +383,8 @@ class GroupCoordinator:
     def apply(self, record: StoredRecord, producer_id: int) -> None:
         """Change what is durable."""
         key = record.key
-        if type(key) is OffsetCommitKey:
-            self.offsets.apply(key, record.value, producer_id)  # type: ignore[arg-type]  # the value goes with the key
+        if type(key) is CommitKey:
+            self.offsets.apply(key, record.value, producer_id)
             if record.value is not None and key.group not in self.groups and key.group not in self.consumer_groups:
                 self.groups[key.group] = ClassicGroup(key.group, self._host.wall_ms())
                 self._expect_expiry()

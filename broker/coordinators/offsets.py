@@ -25,7 +25,6 @@ from broker.coordinators.group_records import (
     Committed,
     commit_records,
     commit_tombstone,
-    committed_from,
     committed_of,
     is_usual_commit,
     read_commit_key,
@@ -49,7 +48,6 @@ from protocol.messages.groups import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from protocol.messages.stored import OffsetCommitKey, OffsetCommitValue
 from protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -71,6 +69,7 @@ Topics = dict[str, Partitions]
 K = TypeVar("K")
 V = TypeVar("V")
 
+_new_tuple = tuple.__new__
 _END_OF_TIME_MS: Final = 2**63 - 1
 _NONE: Final = ErrorCode.NONE
 _NOTHING: Final[Mapping[str, Partitions]] = {}
@@ -107,7 +106,8 @@ class CommittedOffsets:
             for partition in topic.partitions:
                 index = partition.partition_index
                 error = _NONE
-                if self._is_too_long(partition.committed_metadata):
+                metadata = partition.committed_metadata
+                if metadata and self._is_too_long(metadata):
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     commits.append((index, _committed(partition, wall_ms, expire_wall_ms, topic_id)))
@@ -127,7 +127,8 @@ class CommittedOffsets:
             for partition in topic.partitions:
                 index = partition.partition_index
                 error = _NONE
-                if self._is_too_long(partition.committed_metadata):
+                metadata = partition.committed_metadata
+                if metadata and self._is_too_long(metadata):
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     commits.append((index, _committed(partition, wall_ms, NO_EXPIRY, topic_ids[topic.name])))
@@ -136,23 +137,21 @@ class CommittedOffsets:
             topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
         return records, TxnOffsetCommitResponse(topics=topics)
 
-    def _is_too_long(self, metadata: str | None) -> bool:
-        if metadata is None:
-            return False
+    def _is_too_long(self, metadata: str) -> bool:
         limit = self._metadata_max_size
         length = len(metadata)
         return length > limit or (length * 2 > limit and not metadata.isascii() and len(utf16_units(metadata)) > limit)
 
-    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int) -> None:
+    def apply(self, key: CommitKey, committed: Committed | None, producer_id: int) -> None:
         """Store or forget one offset; that of a transaction is only noted."""
-        if value is None:
-            self._forget(key.group, key.topic, key.partition)
+        if committed is None:
+            self._forget(key)
         elif producer_id < 0:
-            self._store(key.group, key.topic, key.partition, committed_from(value))
-            _overrule(self.open_transactions, (key.group, key.topic, key.partition))
+            self._store(*key, committed)
+            if self.open_transactions:
+                _overrule(self.open_transactions, key)
         else:
-            pending = self.open_transactions.setdefault(producer_id, {})
-            pending[key.group, key.topic, key.partition] = committed_from(value)
+            self.open_transactions.setdefault(producer_id, {})[key] = committed
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """What a producer's transaction committed counts now, or never."""
@@ -171,7 +170,8 @@ class CommittedOffsets:
             partitions = topics[topic] = {}
         partitions[partition] = committed
 
-    def _forget(self, group_id: str, topic: str, partition: int) -> None:
+    def _forget(self, key: CommitKey) -> None:
+        group_id, topic, partition = key
         topics = self.by_group.get(group_id)
         partitions = None if topics is None else topics.get(topic)
         if topics is not None and partitions is not None and partitions.pop(partition, None) is not None:
@@ -179,7 +179,7 @@ class CommittedOffsets:
                 del topics[topic]
             if not topics:
                 del self.by_group[group_id]
-        _overrule(self.open_transactions, (group_id, topic, partition), is_tombstone=True)
+        _overrule(self.open_transactions, key, is_tombstone=True)
 
     # ---- fetch
 
@@ -264,7 +264,8 @@ class CommittedOffsets:
             for topic in topics.keys() & deleted.keys():
                 for partition, stored in topics[topic].items():
                     if _may_be(committed_of(stored).topic_id, deleted[topic]):
-                        records[group_id, topic, partition] = commit_tombstone(group_id, topic, partition)
+                        key = CommitKey(group_id, topic, partition)
+                        records[key] = commit_tombstone(*key)
         for pending in self.open_transactions.values():
             for key, committed in pending.items():
                 if key[1] in deleted and (committed is None or _may_be(committed.topic_id, deleted[key[1]])):
@@ -344,7 +345,7 @@ def _committed(
     expire_wall_ms: int,
     topic_id: bytes,
 ) -> Committed:
-    return Committed(
+    values = (
         partition.committed_offset,
         partition.committed_leader_epoch,
         partition.committed_metadata or "",
@@ -352,6 +353,7 @@ def _committed(
         expire_wall_ms,
         topic_id,
     )
+    return _new_tuple(Committed, values)
 
 
 def _may_be(one: bytes, other: bytes) -> bool:

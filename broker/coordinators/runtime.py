@@ -26,7 +26,6 @@ from broker.coordinators.loading import Loadable, Loader, ReadableLog
 from protocol.codec import encode
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from protocol.records import NO_PRODUCER_ID, BatchBuilder
-from protocol.schema import Message
 from replication.deadlines import Deadline, Deadlines
 from replication.image import Changes, MetadataImage
 from replication.state_machine import Decision
@@ -43,13 +42,13 @@ Reply = TypeVar("Reply")
 
 
 class StoredRecord(NamedTuple):
-    """One record of an internal topic; the key's class says its type, `version` is the value's.
+    """One record of an internal topic: two messages, of which the key's class says its type, `version` is the value's.
 
-    `encoded` is key and value as they stand in the topic, from who has them already.
+    Or `encoded` is key and value as they stand in the topic, and what these are is between who made them and who applies them.
     """
 
-    key: Message
-    value: Message | None
+    key: Any
+    value: Any
     version: int = 0
     encoded: tuple[bytes, bytes | None] | None = None
 

@@ -374,7 +374,7 @@ class TransactionCoordinator:
         assert isinstance(record, TransactionRecord)
         transaction = record.transaction
         if transaction is None:
-            transactional_id = record.key.transactional_id  # type: ignore[attr-defined]  # a TransactionLogKey
+            transactional_id = record.key.transactional_id
             self.transactions.pop(transactional_id, None)
             return
         self.transactions[transaction.transactional_id] = transaction

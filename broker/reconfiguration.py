@@ -24,6 +24,8 @@ from replication.compactor import Compactor
 from replication.image import Changes, MetadataImage, ResourceType
 from replication.moves import Moves
 from replication.publisher import Publisher
+from replication.replica_manager import ReplicaManager
+from replication.replication_throttle import FOLLOWER, LEADER, rate_setting
 from storage.log_manager import LogManager
 
 
@@ -36,6 +38,7 @@ class Reconfiguration:
         started_with: BrokerConfig,
         listeners: Sequence[Listener],
         log_manager: LogManager,
+        replicas: ReplicaManager,
         publisher: Publisher,
         life: BrokerLife,
         moves: Moves,
@@ -48,6 +51,7 @@ class Reconfiguration:
         self._started_with = started_with
         self._listeners = listeners
         self._log_manager = log_manager
+        self._replicas = replicas
         self._life = life
         self._moves = moves
         self._compactor = compactor
@@ -83,8 +87,13 @@ class Reconfiguration:
         self._log_manager.producer_expiration_ms = config.number("producer.id.expiration.ms")
         self._log_manager.deletion_delay_ms = config.number("log.segment.delete.delay.ms")
         self._log_manager.cordoned = frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs())
-        rate = float(config.given.get(MOVE_RATE, "inf"))
-        self._moves.throttle.set_rate(rate, self._clock.mono_ms())
+        mono_ms = self._clock.mono_ms()
+        for throttle, setting in (
+            (self._moves.throttle, MOVE_RATE),
+            (self._replicas.leader_throttle, rate_setting(LEADER)),
+            (self._replicas.follower_throttle, rate_setting(FOLLOWER)),
+        ):
+            throttle.set_rate(float(config.given.get(setting, "inf")), mono_ms)
         self._housekeeping.reconfigure(config)
         self._coordinators.settings_of_groups.broker = consumer_settings(config)
         self._coordinators.admission.does_verify = bool(config.value("transaction.partition.verification.enable"))

@@ -348,6 +348,7 @@ class Server:
             config,
             self.listeners + self.controller_listeners,
             self._log_manager,
+            self._replicas,
             self._publisher,
             self._life,
             self._moves,

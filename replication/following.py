@@ -46,6 +46,7 @@ class Following:
         self._replicas = replicas
         self._log_manager = log_manager
         self._worker = worker
+        self.throttle = replicas.follower_throttle
 
     def open(self, partition: Partition, opened: Callable[[], None]) -> None:
         """Call `opened` when the log is open and at rest; never when it cannot be opened."""
@@ -64,6 +65,7 @@ class Following:
         except StorageError as error:
             self._replicas.directory_failed(log.directory, error)
         else:
+            partition.opened_as_follower()
             opened()
 
     def append(self, partition: Partition, records: Any, bounds: LeaderBounds, wall_ms: int, done: Done) -> None:

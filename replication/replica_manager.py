@@ -35,6 +35,7 @@ from replication.isr_watch import IsrWatch
 from replication.partition import FetchPosition, Partition, Reader
 from replication.partition_sync import PartitionSync
 from replication.purgatory import Purgatory
+from replication.replication_throttle import FOLLOWER, LEADER, ReplicationThrottle
 from replication.work import Worker
 from storage.blocking import WouldBlock
 from storage.disk import StorageError
@@ -94,6 +95,8 @@ class ReplicaManager:
         self._not_ready: deque[Partition] = deque()  # new ones (rule 8), of which the first is being opened
         self._opened: list[Partition] = []  # those before it, which are synced together
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        self.leader_throttle = ReplicationThrottle(LEADER, broker_id, self._topic_config)
+        self.follower_throttle = ReplicationThrottle(FOLLOWER, broker_id, self._topic_config)
         self.isrs = IsrWatch(lambda: self.image, self.await_disk, self.guard, self._want_isr)
         FileChanges(log_manager, worker, self.directory_failed)
         # News upward (seam 12), set by the composition root.
@@ -228,6 +231,9 @@ class ReplicaManager:
             config = self._default_configs[key] = log_config(own, broker)
         return config
 
+    def _topic_config(self, topic: str) -> Mapping[str, str]:
+        return self.image.topic_config(topic)
+
     def _reconfigure(self, topic: str) -> Iterator[None]:
         known = self.image.topics_by_name.get(topic)
         if known is None:
@@ -264,6 +270,11 @@ class ReplicaManager:
         if known is not None and index in known.partitions:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def is_in_sync(self, topic: str, index: int, replica_id: int) -> bool:
+        """Whether a replica is in the ISR of a partition that is here."""
+        partition = self.partitions.get((topic, index))
+        return partition is not None and replica_id in partition.isr
 
     # ------------------------------------------------------------ appending
     def append(

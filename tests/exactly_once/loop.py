@@ -16,7 +16,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.exactly_once.anomalies import AT_ANY_TIME, Partition, anomalies
@@ -64,8 +64,11 @@ def begin_at_the_beginning(bootstrap: str, group: str, topic: str) -> None:
     start = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 0)])
 
     def is_told() -> bool:
-        (told,) = admin.alter_consumer_group_offsets([start]).values()
-        return not any(place.error for place in told.result(60).topic_partitions)
+        (told,) = admin.alter_consumer_group_offsets([start], request_timeout=5).values()
+        try:
+            return not any(place.error for place in told.result(60).topic_partitions)
+        except KafkaException:  # the coordinator is not there yet
+            return False
 
     until(is_told, "the first offset of a group", 60)
 

@@ -12,12 +12,12 @@ import os
 import random
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).parent
 _ORDERS = "orders"
 _BALLAST = "ballast"
-_LEFT_BYTES = 8192
 _CHECKPOINT = "recovery-point-offset-checkpoint"
 _METADATA = "__cluster_metadata-0"
 
@@ -45,12 +45,12 @@ def fail(disk: Path, kinds: str, below: Path) -> None:
 
 
 def fill(disk: Path) -> None:
-    """Leave next to nothing."""
-    room = os.statvfs(disk)
-    free = room.f_bavail * room.f_frsize - _LEFT_BYTES
-    if free > 0:
-        with (disk / _BALLAST).open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, free)
+    """Leave nothing, whoever else writes meanwhile."""
+    with (disk / _BALLAST).open("wb", buffering=0) as file:
+        for chunk in (bytes(1024 * 1024), bytes(4096)):
+            with suppress(OSError):  # no space left
+                while file.write(chunk) == len(chunk):
+                    pass
 
 
 def make_well(disk: Path) -> None:

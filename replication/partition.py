@@ -203,6 +203,10 @@ class Partition:
         if is_news:
             self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+    def opened_as_follower(self) -> None:
+        """The log is open: with the power, it may have lost what was taken for committed."""
+        self.high_watermark = min(self.high_watermark, self.log.high_watermark)
+
     def commit_as_follower(self, prepared: PreparedAppend, wall_ms: int) -> None:
         """The leader's batches are written.
 

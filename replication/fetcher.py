@@ -7,7 +7,8 @@ RULES    1. One request is under way, for all partitions; the next one leaves wh
          4. The leader's epochs tell where the logs part (KIP-595's truncation on fetch): what it does not have is cut.
          5. Who asks for what the leader has not got asks where the leader's log begins, and begins anew there if that lies
             behind its own end; else where the leader's log ends, and is cut there if that lies before its own.
-         6. While a partition is left out, a request waits at the leader no longer than until it is its turn again.
+         6. A replica that is throttled, and not in sync, is left out until its bytes are paid for (KIP-73).
+         7. While a partition is left out, a request waits at the leader no longer than until it is its turn again.
 NOT HERE Writing (`following.py`), sockets and time (`broker/fetchers.py`).
 """
 
@@ -230,7 +231,7 @@ class Fetcher:
         )
 
     def _patience_ms(self, mono_ms: int) -> int:
-        """Rule 6."""
+        """Rule 7."""
         due_ms, longest_ms = self.next_deadline_ms, self._settings.wait_max_ms
         return longest_ms if due_ms is None else min(longest_ms, max(due_ms - mono_ms, 0))
 
@@ -326,8 +327,11 @@ class Fetcher:
             self._following.truncate(partition, diverging.epoch, diverging.end_offset, done)
         elif code == ErrorCode.NONE:
             bounds = LeaderBounds(data.high_watermark, data.log_start_offset)
-            done = self._begin(followed, mono_ms)
-            self._following.append(partition, data.records or b"", bounds, wall_ms, done)
+            records = data.records or b""
+            if len(records):
+                self._following.throttle.took(partition.topic, partition.index, len(records), mono_ms)
+            done = self._begin(followed, mono_ms, bounds.high_watermark)
+            self._following.append(partition, records, bounds, wall_ms, done)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._ask_for(followed, EARLIEST)
         else:
@@ -336,15 +340,18 @@ class Fetcher:
                 _log.warning("%s cannot be fetched: %s", partition.log.name, ErrorCode(code).name)
             self._leave_out(followed, mono_ms + (_SOON_MS if is_soon else self._settings.backoff_ms))
 
-    def _begin(self, followed: _Followed, mono_ms: int) -> Callable[[bool], None]:
-        """Something is written to a partition; what is called when that is done."""
+    def _begin(self, followed: _Followed, mono_ms: int, high_watermark: int = 0) -> Callable[[bool], None]:
+        """Something is written to a partition; what is called when that is done. In sync is who has the high watermark."""
         self._writing += 1
         followed.is_busy = True
 
         def done(can_go_on: bool) -> None:  # noqa: FBT001
             self._writing -= 1
             followed.is_busy = False
-            if can_go_on:
+            pause_ms = self._pause_ms(followed, high_watermark, mono_ms) if can_go_on else 0
+            if pause_ms:
+                self._leave_out(followed, mono_ms + pause_ms)
+            elif can_go_on:
                 self._touch(followed)
             else:
                 self._leave_out(followed, mono_ms + self._settings.backoff_ms)
@@ -352,6 +359,13 @@ class Fetcher:
                 self.on_ready()
 
         return done
+
+    def _pause_ms(self, followed: _Followed, high_watermark: int, mono_ms: int) -> int:
+        """Rule 6."""
+        partition = followed.partition
+        if partition.is_offline or followed.position().offset >= high_watermark:
+            return 0
+        return self._following.throttle.wait_ms(partition.topic, partition.index, mono_ms)
 
     def _leave_out(self, followed: _Followed, until_ms: int) -> None:
         """Rule 3."""

@@ -23,9 +23,13 @@ from protocol.messages.produce_fetch import (
 from replication.fetcher import Fetcher, FetchSettings
 from replication.following import LeaderBounds
 from replication.partition import EARLIEST, LATEST
+from replication.replication_throttle import ReplicationThrottle
 
 TOPIC = b"T" * 16
 BACKOFF_MS = FetchSettings().backoff_ms
+
+
+THROTTLED = {"follower.replication.throttled.replicas": "0:1,1:7"}
 
 
 class Followings:
@@ -35,6 +39,7 @@ class Followings:
         self.done: list[tuple[str, Any]] = []
         self.waiting: list[Callable[[bool], None]] = []
         self.is_opening = False
+        self.throttle = ReplicationThrottle("follower", 1, lambda topic: THROTTLED)
 
     def open(self, partition: Any, opened: Callable[[], None]) -> None:
         if not self.is_opening:
@@ -245,6 +250,24 @@ def test_nothing_is_due_while_a_request_is_under_way(rig: Rig) -> None:
     rig.answer()
     assert 0 in rig.asked()
 
+
+def test_a_throttled_follower_that_is_behind_waits_until_its_bytes_are_paid_for(rig: Rig) -> None:
+    """Rule 6: one of another broker does not, and one that is in sync does not."""
+    rig.following.throttle.set_rate(100, rig.now_ms)
+    for index in (0, 1):
+        rig.fetcher.follow(partition(index, end=0))
+    rig.asked()
+    rig.answer(data(0, b"abcd"), data(1, b"abcd"))
+    rig.following.finish()
+    rig.following.finish()
+    assert rig.asked() == {1: (5, 4, 4)}
+    assert rig.request.max_wait_ms == 40
+    rig.now_ms += 40
+    rig.answer()
+    assert rig.asked() == {0: (5, 4, 4)}
+    rig.answer(data(0, b"abcd"))
+    rig.following.finish()
+    assert rig.asked() == {0: (5, 8, 4)}, "it has the high watermark"
 
 
 def test_a_leader_that_does_not_answer_is_left_alone_for_a_while(rig: Rig) -> None:

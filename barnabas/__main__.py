@@ -15,7 +15,7 @@ import os
 import sys
 from importlib import import_module
 
-DAEMON_VERBS = ("serve", "doctor", "dump-log")
+DAEMON_VERBS = ("serve", "format", "doctor", "dump-log")
 PARENT_PIPE = "BARNABAS_PARENT_PIPE"
 GRACE_S = 10.0
 
@@ -23,6 +23,7 @@ USAGE = """\
 usage: barnabas VERB [OPTION]...
 
   serve      run a broker in the foreground      barnabas serve --help
+  format     make a node's directories ready     barnabas format --help
   doctor     check and repair data at rest       barnabas doctor --help
   dump-log   show what stands in log files       barnabas dump-log --help
   pipeline   run a Spark job on a broker         barnabas pipeline --help

@@ -70,6 +70,7 @@ class ControllerChannel:
         self._deadlines = deadlines
         self._clock = clock
         self._leader_id = -1
+        self._leader_since_ms = clock.mono_ms()
         self._waiting: deque[_Waiting] = deque()
 
     @property
@@ -77,9 +78,15 @@ class ControllerChannel:
         """The published image."""
         return self._publisher.image
 
+    @property
+    def leaderless_ms(self) -> int:
+        """For how long nobody has been known to lead."""
+        return 0 if self._leader_id >= 0 else self._clock.mono_ms() - self._leader_since_ms
+
     def leader_changed(self, leader_id: int) -> None:
         """Another controller is active, or nobody (-1)."""
         self._leader_id = leader_id
+        self._leader_since_ms = self._clock.mono_ms()
         self._ask_waiting()
 
     def submit(self, request: Message, *, wall_ms: int, reply: Reply) -> None:

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.config import BrokerConfig
-from broker.quorum_settings import QuorumPlaces
+from broker.founding import Founding, settled
+from broker.quorum_settings import QuorumPlaces, knows_others
 from replication.formatting import ControllerEndpoint, Identity, UnusableDirectory, format_directories, identify
 from replication.metadata_loss import refuse_a_loss
 from replication.metadata_replay import Replayed, read_metadata
@@ -35,7 +36,7 @@ def take_directories(
     config: BrokerConfig,
     disk: Disk,
     places: QuorumPlaces,
-    cluster_id: str | None,
+    asked: Founding,
     controller: ControllerEndpoint,
     locks: list[Lock],
     wall_ms: int,
@@ -46,40 +47,47 @@ def take_directories(
         config: of this node.
         disk: the file system.
         places: where the controllers are.
-        cluster_id: what to format empty directories for; None: this node is a cluster of its own.
+        asked: how to format empty directories, as far as that was said.
         controller: where this node's controller is reached.
         locks: gets those that are taken, also when this fails.
         wall_ms: now.
 
     Raises:
+        ConfigError: they are to be formatted, and the settings contradict what was said, or not enough was said.
         UnusableDirectory: they must not be touched.
         UnreadableMetadata: they hold what this node does not understand.
         StorageError: what rule 2 cannot do without.
     """
     directories = [os.path.abspath(path) for path in config.log_dirs]
     metadata = os.path.abspath(config.metadata_log_dir)
-    has_others = bool(places.static_voters or places.bootstrap)
     identity = identify(disk, directories, node_id=config.node_id, metadata_directory=metadata)
     found = None
-    if identity is not None:
+    if identity is None:
+        asked = settled(asked, config, places)
+        if asked.cluster_id is None and ((asked.is_said and not asked.is_standalone) or knows_others(config, places)):
+            raise UnusableDirectory(
+                f"{directories[0]} is not formatted, and a cluster of several nodes needs one id: name it with --cluster-id."
+            )
+        _lock(disk, directories, metadata, {}, locks)
+    else:
+        if asked.cluster_id not in (None, identity.cluster_id):
+            raise UnusableDirectory(
+                f"{directories[0]} belongs to cluster {identity.cluster_id}, but --cluster-id says {asked.cluster_id}."
+            )
         found = read_metadata(disk, identity)
         refuse_a_loss(disk, identity, found)
         identity = identity._replace(failed=_lock(disk, directories, metadata, identity.failed, locks))
-    elif cluster_id is None and has_others:
-        raise UnusableDirectory(
-            f"{directories[0]} is not formatted, and a cluster of several nodes needs one id: name it with --cluster-id."
-        )
-    else:
-        _lock(disk, directories, metadata, {}, locks)
     identity = format_directories(
         disk,
         directories,
         node_id=config.node_id,
         identity=identity,
         metadata_directory=metadata,
-        cluster_id=cluster_id,
+        cluster_id=asked.cluster_id,
         controller=controller,
-        is_standalone=not has_others,
+        is_standalone=asked.is_standalone,
+        initial_controllers=asked.controllers,
+        features=asked.features,
         random_bytes=secrets.token_bytes,
         wall_ms=wall_ms,
     )

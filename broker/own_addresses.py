@@ -19,8 +19,8 @@ PLAINTEXT: Final = 0
 _CONTROLLER_PORT: Final = 9093
 
 
-def registered(config: BrokerConfig, listener: Listener) -> RegisteredEndpoint:
-    """What is told of a listener (rule 1)."""
+def registered(config: BrokerConfig, listener: Listener | Endpoint) -> RegisteredEndpoint:
+    """What is told of a listener, bound or as the settings name it (rule 1)."""
     advertised = config.advertised_listeners.get(listener.name)
     if advertised is not None:
         port = advertised.port or listener.port
@@ -30,7 +30,7 @@ def registered(config: BrokerConfig, listener: Listener) -> RegisteredEndpoint:
     return RegisteredEndpoint(listener.name, host, listener.port, PLAINTEXT)
 
 
-def own_controller(config: BrokerConfig, listeners: Sequence[Listener]) -> ControllerEndpoint:
+def own_controller(config: BrokerConfig, listeners: Sequence[Listener | Endpoint]) -> ControllerEndpoint:
     """Where this controller is reached; without a listener, where it would be: a quorum's record needs an address."""
     for listener in listeners:
         told = registered(config, listener)

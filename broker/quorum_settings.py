@@ -5,7 +5,7 @@ NOT HERE Who votes in a quorum that can change: that stands in its log.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.config import BrokerConfig, ConfigError
 from broker.network.peer import Address
@@ -14,6 +14,7 @@ from replication.raft.voters import ReplicaKey, Voter, VoterSet
 
 VOTERS = "controller.quorum.voters"
 BOOTSTRAP = "controller.quorum.bootstrap.servers"
+_THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class QuorumPlaces(NamedTuple):
@@ -35,7 +36,7 @@ def quorum_places(config: BrokerConfig) -> QuorumPlaces:
     voters = []
     for text in _texts(config, VOTERS):
         node, separator, place = text.partition("@")
-        address = _address(place)
+        address = parse_address(place)
         if not separator or not node.strip().isdigit() or address is None:
             raise ConfigError(f"{VOTERS}: {text!r} is not of the form id@host:port, such as 1@127.0.0.1:9093")
         voters.append(Voter(ReplicaKey(int(node)), (VoterAddress(listener, *address),)))
@@ -47,11 +48,29 @@ def quorum_places(config: BrokerConfig) -> QuorumPlaces:
         )
     bootstrap = []
     for text in _texts(config, BOOTSTRAP):
-        address = _address(text)
+        address = parse_address(text)
         if address is None:
             raise ConfigError(f"{BOOTSTRAP}: {text!r} is not of the form host:port, such as 127.0.0.1:9093")
         bootstrap.append(address)
     return QuorumPlaces(VoterSet(voters), bootstrap)
+
+
+def knows_others(config: BrokerConfig, places: QuorumPlaces) -> bool:
+    """Whether the settings name another controller than the one of this node."""
+    if places.static_voters:
+        return places.static_voters.node_ids != [config.node_id]
+    return any(not _is_own(config, address) for address in places.bootstrap)
+
+
+def _is_own(config: BrokerConfig, address: Address) -> bool:
+    """Whether this is where this node's controller listens; nobody else can, at the machine's own name and the same port."""
+    told = config.advertised_listeners
+    return any(
+        address == Address(endpoint.host, endpoint.port)
+        or (address.port == endpoint.port and address.host in _THIS_MACHINE)
+        for listener in config.controller_listeners
+        for endpoint in (listener, told.get(listener.name, listener))
+    )
 
 
 def _texts(config: BrokerConfig, name: str) -> list[str]:
@@ -60,7 +79,8 @@ def _texts(config: BrokerConfig, name: str) -> list[str]:
     return [text.strip() for text in value if text.strip()]
 
 
-def _address(text: str) -> Address | None:
+def parse_address(text: str) -> Address | None:
+    """Of the form host:port; None: it is not."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65535:
         return None

@@ -29,12 +29,13 @@ from typing import Any
 from broker.addresses import Addresses
 from broker.apis import client_apis, controller_apis
 from broker.brokers import Brokers
-from broker.config import BrokerConfig, Endpoint
+from broker.config import BrokerConfig, ConfigError, Endpoint
 from broker.coordinators.assembly import coordinators
 from broker.coordinators.producer_ids import ProducerIds
 from broker.descriptors import OTHERS, SETTING, make_room, raise_limit, share_out
 from broker.directory_requests import DirectoryRequests
 from broker.fetchers import Fetchers
+from broker.founding import Founding
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.log_dirs import LogDirsHandler
 from broker.home import take_directories
@@ -91,14 +92,16 @@ _OFFLINE = "log directory %s is offline: %s"
 _NAMED = 20
 _LEAVE_MS = 30_000
 """How long the controller may take to find other leaders for what is led here."""
+_ALONE_MS = 1_500
+"""How long a node that leaves waits for the quorum to elect somebody."""
 
 
 class StartError(Exception):
     """The broker cannot start; the message is a sentence for the command line."""
 
 
-def run(config: BrokerConfig, cluster_id: str | None = None) -> None:
-    """Run one node until SIGTERM or SIGINT; `cluster_id` is for directories that are to be formatted.
+def run(config: BrokerConfig, founding: Founding) -> None:
+    """Run one node until SIGTERM or SIGINT; `founding` is for directories that are to be formatted.
 
     Raises:
         StartError: it cannot start, or its metadata log failed later on.
@@ -107,7 +110,7 @@ def run(config: BrokerConfig, cluster_id: str | None = None) -> None:
     gc.disable()  # making the parts drops nothing that a collection could find; `ready` turns it on
     loop = _new_loop()
     asyncio.set_event_loop(loop)
-    server = Server(config, loop, cluster_id=cluster_id)
+    server = Server(config, loop, founding=founding)
 
     def ready() -> None:
         listener = (server.listeners or server.controller_listeners)[0]
@@ -166,10 +169,10 @@ class Server:
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
         authorizer: Authorizer | None = None,
-        cluster_id: str | None = None,
+        founding: Founding | None = None,
     ) -> None:
         self._config = config
-        self._cluster_id = cluster_id
+        self._founding = founding or Founding()
         self._places = quorum_places(config)
         self._shares = share_out(raise_limit(), config.number(SETTING))
         self._authorizer = authorizer or AllowAll()
@@ -211,7 +214,7 @@ class Server:
                 self._config,
                 self._disk,
                 self._places,
-                self._cluster_id,
+                self._founding,
                 controller,
                 self._locks,
                 self._clock.wall_ms(),
@@ -220,7 +223,7 @@ class Server:
             self._build_broker()
             self._build_apis()
             self._join()
-        except (UnusableDirectory, UnreadableMetadata, StorageError) as error:
+        except (ConfigError, UnusableDirectory, UnreadableMetadata, StorageError) as error:
             raise StartError(str(error)) from None
         except KafkaError as error:
             raise StartError(error.message or error.code.name) from None
@@ -521,8 +524,17 @@ class Server:
         if "broker" in self._config.roles:
             self._life.end(self._leave)
             self._deadlines.schedule(self._clock.mono_ms() + _LEAVE_MS, self._leave)
+            self._leave_if_alone()
         else:
             self._leave()
+
+    def _leave_if_alone(self) -> None:
+        """Nobody can take over what is led here while the quorum has no leader: it may never have one again."""
+        if self._channel.leaderless_ms >= _ALONE_MS:
+            _log.warning("no controller is active: leaving without handing over")
+            self._leave()
+        elif not self._has_left:
+            self._deadlines.schedule(self._clock.mono_ms() + _ALONE_MS, self._leave_if_alone)
 
     def _leave(self) -> None:
         """Nobody needs this broker any more, or nobody answers: say that the quorum is not led here any more, and end."""

@@ -1,11 +1,12 @@
-"""Who a data directory belongs to, and making an empty one ours, exactly as `kafka-storage format --standalone` does.
+"""Who a data directory belongs to, and making an empty one ours, exactly as `kafka-storage format` does.
 
 FORMAT   meta.properties       in every log directory; Java properties: version=1, cluster.id, node.id, directory.id
          bootstrap.checkpoint  in every log directory; a snapshot of the features that the first controller copies
                                into the metadata log
          __cluster_metadata-0/00000000000000000000-0000000000.checkpoint
                                in the metadata directory; a snapshot without data, for its control records:
-                               KRaftVersion 1 and Voters, this node alone
+                               KRaftVersion 1 and Voters: this node alone, or those that the quorum begins with. Not there
+                               where the voters are a setting, or others are asked for them
 RULES    1. meta.properties is written last: a directory is formatted when it has one, so a formatting that was cut
             short is done again.
          2. What looks like data but has no meta.properties is never formatted; a sentence says so.
@@ -81,6 +82,15 @@ class ControllerEndpoint(NamedTuple):
     listener: str
     host: str
     port: int
+
+
+class InitialController(NamedTuple):
+    """One of the voters that a quorum begins with."""
+
+    node_id: int
+    host: str
+    port: int
+    directory_id: bytes
 
 
 def new_uuid(random_bytes: Callable[[int], bytes]) -> bytes:
@@ -226,13 +236,16 @@ def format_directories(
     cluster_id: str | None,
     controller: ControllerEndpoint,
     is_standalone: bool = True,
+    initial_controllers: Sequence[InitialController] = (),
+    features: Sequence[tuple[str, int]] = FINALIZED_FEATURES,
     random_bytes: Callable[[int], bytes],
     wall_ms: int,
 ) -> Identity:
     """Format what is not formatted yet.
 
     `identity` is what `identify` found, `cluster_id` the id for a new cluster (None: a random one). `is_standalone`: this node
-    becomes the quorum's only voter; else the voters are a setting, or others are asked for them.
+    becomes the quorum's only voter; with `initial_controllers` they are its voters; else the voters are a setting, or others
+    are asked for them. `features` are those that a new cluster begins with.
 
     Raises:
         UnusableDirectory: the metadata log would lie in a new directory although an old one has it.
@@ -250,33 +263,46 @@ def format_directories(
     for path in dict.fromkeys((*directories, metadata)):
         found = read_meta_properties(disk, path)
         has_id = found is not None and found.directory_id != ZERO_UUID
-        ids[path] = found.directory_id if found is not None and has_id else new_uuid(random_bytes)
+        given = next((one.directory_id for one in initial_controllers if one.node_id == node_id), None)
+        own_id = given if given is not None and path == metadata else new_uuid(random_bytes)
+        ids[path] = found.directory_id if found is not None and has_id else own_id
         meta = MetaProperties(cluster, node_id, ids[path])
         if found is None:
-            is_alone = is_standalone and path == metadata
-            voters = stored.VotersRecord(voters=[_voter(node_id, ids[path], controller)]) if is_alone else None
-            _format(disk, path, meta, voters, wall_ms)
+            founders = list(initial_controllers)
+            if is_standalone:
+                founders = [InitialController(node_id, controller.host, controller.port, own_id)]
+            voters = [_voter(one, controller.listener) for one in founders] if path == metadata else []
+            _format(disk, path, meta, voters, features, wall_ms)
         elif not has_id:
             disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
     return Identity(cluster, node_id, {path: ids[path] for path in directories}, metadata, failed, ids[metadata])
 
 
-def _format(disk: Disk, path: str, meta: MetaProperties, voters: stored.VotersRecord | None, wall_ms: int) -> None:
+def _format(
+    disk: Disk,
+    path: str,
+    meta: MetaProperties,
+    voters: list[stored.VotersVoter],
+    features: Sequence[tuple[str, int]],
+    wall_ms: int,
+) -> None:
     disk.make_dirs(path)
-    disk.replace_atomically(f"{path}/{BOOTSTRAP_CHECKPOINT}", bootstrap_checkpoint(wall_ms))
-    if voters is not None:
+    disk.replace_atomically(f"{path}/{BOOTSTRAP_CHECKPOINT}", bootstrap_checkpoint(wall_ms, features))
+    if voters:
         metadata = f"{path}/{METADATA_DIRECTORY}"
         disk.make_dirs(metadata)
-        disk.replace_atomically(f"{metadata}/{ZERO_SNAPSHOT}", zero_checkpoint(voters, wall_ms))
+        disk.replace_atomically(
+            f"{metadata}/{ZERO_SNAPSHOT}", zero_checkpoint(stored.VotersRecord(voters=voters), wall_ms)
+        )
         disk.sync_dir(path)
     disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
 
 
-def _voter(node_id: int, directory_id: bytes, controller: ControllerEndpoint) -> stored.VotersVoter:
+def _voter(controller: InitialController, listener: str) -> stored.VotersVoter:
     return stored.VotersVoter(
-        voter_id=node_id,
-        voter_directory_id=directory_id,
-        endpoints=[stored.Endpoint(name=controller.listener, host=controller.host, port=controller.port)],
+        voter_id=controller.node_id,
+        voter_directory_id=controller.directory_id,
+        endpoints=[stored.Endpoint(name=listener, host=controller.host, port=controller.port)],
         kraft_version_feature=stored.KRaftVersionFeature(min_supported_version=0, max_supported_version=_KRAFT_LEVEL),
     )
 
@@ -292,14 +318,14 @@ def _meta_properties(meta: MetaProperties, wall_ms: int) -> bytes:
     ).encode()
 
 
-def bootstrap_records() -> list[Versioned]:
+def bootstrap_records(features: Sequence[tuple[str, int]] = FINALIZED_FEATURES) -> list[Versioned]:
     """The records that a new cluster begins with."""
-    return [(stored.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in FINALIZED_FEATURES]
+    return [(stored.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in features]
 
 
-def bootstrap_checkpoint(wall_ms: int) -> bytes:
+def bootstrap_checkpoint(wall_ms: int, features: Sequence[tuple[str, int]] = FINALIZED_FEATURES) -> bytes:
     """The bytes of bootstrap.checkpoint."""
-    return snapshot([], bootstrap_records(), leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=0)
+    return snapshot([], bootstrap_records(features), leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=0)
 
 
 def voter_records(

@@ -2,6 +2,7 @@
 
 RULES    1. What is done to a node is done to its process; its machine stays, with its disk.
          2. A node that is stopped (SIGSTOP) is let go on before it ends.
+         3. A node does not end unless it is asked to, or its disk is not well.
 NOT HERE Kinds of nodes (`nodes.py`), lines (`network.py`), what happens when (`faults.py`).
 """
 
@@ -57,6 +58,8 @@ class Cluster:
         self.controllers = self.numbers[:CONTROLLERS]
         self.stopped: set[int] = set()
         """Whose process is stopped by SIGSTOP."""
+        self._wanted: set[int] = set()
+        """Who has no reason to end."""
         voters = ",".join(f"{number}@{self.network.address(number)}:{CONTROLLER_PORT}" for number in self.controllers)
         self.nodes: dict[int, Node] = {}
         self._library_folder = tempfile.TemporaryDirectory(prefix="barnabas-faults-library-")
@@ -104,15 +107,32 @@ class Cluster:
 
     def start(self, numbers: Iterable[int]) -> None:
         """Start those that do not run, at the same time: one alone would wait for the others."""
+        numbers = list(numbers)
         ended = [self.nodes[number] for number in numbers if not self.nodes[number].is_running]
         with ThreadPoolExecutor(len(ended) or 1) as pool:
             for node in ended:
                 node.kill()  # what an end that nobody asked for leaves
             for started in [pool.submit(node.start) for node in ended]:
                 started.result()
+        self._wanted.update(numbers)
+
+    def look(self) -> None:
+        """Rule 3."""
+        for number in self._wanted:
+            assert self.nodes[number].is_running, f"node {number} has ended, and nobody asked it to: its log says why"
+
+    def may_end(self, number: int) -> None:
+        """Until it is started again."""
+        self._wanted.discard(number)
+
+    def stop(self, number: int) -> None:
+        """SIGTERM, and it has time to hand over."""
+        self.may_end(number)
+        self.nodes[number].stop()
 
     def kill(self, number: int) -> None:
         """SIGKILL."""
+        self.may_end(number)
         self.stopped.discard(number)
         self.nodes[number].kill()
 
@@ -156,6 +176,7 @@ class Cluster:
 
         def is_whole() -> bool:
             nonlocal said
+            self.look()
             said = why_not_whole({number: node.bootstrap for number, node in self.nodes.items()})
             return not said
 

@@ -97,7 +97,7 @@ def restarted_in_turns(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     """Every node is asked to stop and started again, one after the other."""
     order = dice.sample(cluster.numbers, len(cluster.numbers))
     for number in order:
-        cluster.nodes[number].stop()
+        cluster.stop(number)
         cluster.start([number])
         cluster.wait_until_whole()
     yield Harm(f"rolling restart: {order}", frozenset())
@@ -177,6 +177,7 @@ def bad_lines(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
 def full_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     """A node's disk is full."""
     number, name = victim(cluster, dice)
+    cluster.may_end(number)
     disks.fill(cluster.disk_of(number))
     yield Harm(f"the disk of {name} is full", frozenset({number}))
     disks.make_well(cluster.disk_of(number))
@@ -188,6 +189,7 @@ def failing_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     """EIO from a node's disk, or from the part of it where no metadata are; it is killed and started when it is well again."""
     number, name = victim(cluster, dice)
     kinds, where = dice.choice(("w", "s", "ws", "r", "wsr")), dice.choice(("a", "b", ""))
+    cluster.may_end(number)
     disks.fail(cluster.disk_of(number), kinds, cluster.network.disk / where)
     yield Harm(f"the disk of {name} fails: {kinds} of {where or 'all'}", frozenset({number}))
     disks.make_well(cluster.disk_of(number))
@@ -240,7 +242,7 @@ def last_in_sync(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
 def restarted(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     """Asked to stop, and started later."""
     number, name = victim(cluster, dice)
-    cluster.nodes[number].stop()
+    cluster.stop(number)
     yield Harm(f"{name} is asked to stop", frozenset({number}))
     cluster.start([number])
 

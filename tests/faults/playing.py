@@ -120,12 +120,15 @@ class Run:
         (self._folder / RUN).write_text(json.dumps(self._told, indent=1))
         print(words, flush=True)
 
-    @staticmethod
-    def _wait(lives: Lives, seconds: float) -> None:
+    def _look(self, lives: Lives) -> None:
+        self._cluster.look()
+        lives.look()
+
+    def _wait(self, lives: Lives, seconds: float) -> None:
         over_s = time.monotonic() + seconds
 
         def is_over() -> bool:
-            lives.look()
+            self._look(lives)
             return time.monotonic() >= over_s
 
         until(is_over, "time passes", seconds + 60)
@@ -138,7 +141,7 @@ class Run:
         began_s = time.monotonic()
 
         def stuck() -> list[str]:
-            lives.look()
+            self._look(lives)
             return [
                 f"{name} in {topic}"
                 for name, topics in readers.items()
@@ -163,7 +166,7 @@ class Run:
         wanted = {TARGET: sum(map(len, there.values())), BY_HAND: len(there[SOURCE, 0])}
 
         def is_carried() -> bool:
-            lives.look()
+            self._look(lives)
             seen = watched.of_its_latest_life()
             return all(seen[topic] >= count for topic, count in wanted.items())
 

@@ -31,8 +31,7 @@ class Following:
         """Ask for what comes next (rules 1 and 2)."""
         standing = self._standing
         is_resting = isinstance(role, Unattached) and standing.asking.is_anybody_resting
-        is_durable = standing.log.flushed_offset >= standing.log.end.offset
-        if standing.pull.is_writing or not is_durable or standing.asking.is_waiting or is_resting:
+        if is_resting or not self.is_free:
             return
         is_following = isinstance(role, Follower) and not standing.asking.is_backing_off(role.leader_id)
         if isinstance(role, Follower) and is_following:
@@ -43,6 +42,13 @@ class Following:
             peer, request = self._somebody(), standing.pull.fetch(standing.cluster_id, standing.own.key, standing.epoch)
         if peer != -1 and standing.asking.may_ask(peer):
             standing.asking.ask(peer, standing.address_of(peer) if peer >= 0 else None, request)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a question may leave (rule 2)."""
+        standing = self._standing
+        is_durable = standing.log.flushed_offset >= standing.log.end.offset
+        return is_durable and not standing.pull.is_writing and not standing.asking.is_waiting
 
     def _somebody(self) -> int:
         """Who may know the leader: a voter, or a bootstrap server; -1: nobody is known."""

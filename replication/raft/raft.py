@@ -128,11 +128,7 @@ class Raft:
         elif not standing.pull.is_writing:
             if self.is_voter or isinstance(role, Resigned | Candidate | Prospective):
                 waits.append(role.deadline_ms)
-            if (
-                isinstance(role, Follower)
-                and not standing.asking.is_waiting
-                and standing.asking.may_ask(role.leader_id)
-            ):
+            if isinstance(role, Follower) and self._following.is_free and standing.asking.may_ask(role.leader_id):
                 waits.append(role.next_voter_request_ms)
         return min(waits, default=None)
 

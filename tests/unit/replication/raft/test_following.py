@@ -59,6 +59,22 @@ def follower(own: Voter = TWO, *, epoch: int = 1, log: MemoryLog | None = None, 
     return raft, ask
 
 
+def test_nothing_is_due_while_a_log_is_not_durable() -> None:
+    """Rule 2: who looked at the clock only would look for ever at what cannot be asked yet."""
+    log = log_with(1)
+    log.append([Entry(1, 7)])
+    raft = replica(TWO, state=ElectionState(2, 1), log=log)
+    for now_ms in (1, 1999):
+        raft.tick(now_ms)
+        assert not raft.effects
+        due_ms = raft.next_deadline_ms
+        assert due_ms is not None
+        assert due_ms > now_ms
+    log.flush(2)
+    raft.flushed(1999)
+    assert sent(raft)
+
+
 def answered(raft: Raft, ask: Send, now_ms: int = 2, **said: Any) -> None:
     """The leader answers a Fetch with this."""
     response: Any = leader_answer()

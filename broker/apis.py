@@ -45,15 +45,18 @@ from broker.handlers.telemetry import TelemetryHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
 from broker.handlers.transactions import TransactionHandlers
 from broker.handlers.users import UserHandlers
+from broker.memory import memory_bytes
 from broker.security.authorizer import Authorizer
 from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ReceivedMetrics
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
+from replication.backlog import Appends
 from replication.deadlines import Deadlines
 from replication.formatting import new_uuid
 from replication.image import MetadataImage
 from replication.metadata_node import MetadataNode
 from replication.purgatory import Purgatory
+from replication.read_places import ReadPlaces, by_backlog
 from replication.replica_manager import ReplicaManager
 
 _MINUTE_MS = 60_000
@@ -101,6 +104,12 @@ def client_apis(
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     producing = ProduceHandler(replicas, purgatory.deadlines, admission, authorizer)
     fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
+    choose = config.read_places()
+    if choose is not None:
+        fetching.select_replica = ReadPlaces(replicas, choose).select
+        sessions.tells_watermarks = True
+        if choose is by_backlog:
+            replicas.appends = Appends(int(memory_bytes() * config.memory_ratio))
     return ApiVersionsHandler(node).table_of(
         [
             *produce.routes(producing, produce_shortcut.shortcuts(producing)),

@@ -7,6 +7,7 @@ NOT HERE Reading files and deciding which value wins (`config.py`), topic settin
 
 from __future__ import annotations
 
+from replication.read_places import SELECTORS
 from storage.open_files import LEAST
 from storage.settings import MAX_INT, Kind, Setting, at_least, between, between_or, one_of, one_of_any_case
 
@@ -29,6 +30,9 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("barnabas.metrics.listener", Kind.STRING, "", None,
                 "Where the metrics that clients have reported of themselves are shown to Prometheus and to browsers, such "
                 "as HTTP://127.0.0.1:9464; nowhere when it is empty. Apache Kafka has no such setting."),
+        Setting("barnabas.replica.selector.memory.ratio", Kind.DOUBLE, "0.4", between(0, 1),
+                "With replica.selector.class=barnabas.BacklogReplicaSelector: consumers are sent to a follower for what "
+                "lies further back than this share of the memory. Apache Kafka has no such setting."),
         Setting("auto.leader.rebalance.enable", Kind.BOOLEAN, "true", None,
                 "Whether partitions are led by their first replica again when it can."),
         Setting("broker.heartbeat.interval.ms", Kind.INT, "2000", None,
@@ -217,6 +221,9 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "How often high watermarks are written down."),
         Setting("replica.lag.time.max.ms", Kind.LONG, "30000", None,
                 "Time after which a follower that has not caught up leaves the ISR."),
+        Setting("replica.selector.class", Kind.STRING, None, one_of(*SELECTORS),
+                "Which replica consumers are told to read from: the leader, the one in their rack (KIP-392), or a follower "
+                "for what the leader's memory does not hold any more."),
         Setting("replica.socket.timeout.ms", Kind.INT, "30000", None, "How long a leader may take for an answer."),
         Setting("request.timeout.ms", Kind.INT, "30000", None, "How long another broker may take for an answer."),
         Setting("socket.listen.backlog.size", Kind.INT, "50", at_least(1),

@@ -24,6 +24,7 @@ from replication.fetcher import FetchSettings
 from replication.metadata_snapshots import SnapshotSettings
 from replication.metadata_start import METADATA_LOG_CONFIG
 from replication.raft.standing import QuorumTimes
+from replication.read_places import SELECTORS, Choose
 from storage.compaction.job import Resources
 from storage.log_config import LogConfig, log_config
 from storage.settings import MAX_INT, BadSetting, Setting, Value, parse
@@ -196,6 +197,17 @@ class BrokerConfig:
             response_max_bytes=self.number("replica.fetch.response.max.bytes"),
             backoff_ms=self.number("replica.fetch.backoff.ms"),
         )
+
+    def read_places(self) -> Choose | None:
+        """Who says from which replica a consumer had better read; None: from the leader."""
+        return SELECTORS.get(str(self.value("replica.selector.class")))
+
+    @property
+    def memory_ratio(self) -> float:
+        """So much of the memory may lie behind a record that is read from the leader."""
+        value = self.value("barnabas.replica.selector.memory.ratio")
+        assert isinstance(value, float)
+        return value
 
     def quorum_times(self) -> QuorumTimes:
         """How long a replica of the metadata log waits."""

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from replication.backlog import AppendHistory
 from replication.followers import NO_OFFSET, Follower
 from replication.image import PartitionState
 from replication.purgatory import Key
@@ -115,7 +116,7 @@ class Partition:
 
     __slots__ = (
         "_awaiting_all", "_awaiting_own", "_is_settled", "_own_end", "_wake", "_want_sync", "broker_id", "end_key",
-        "epoch_start_offset", "followers", "high_watermark", "index", "is_leader", "is_offline", "is_syncing", "isr",
+        "epoch_start_offset", "followers", "high_watermark", "history", "index", "is_leader", "is_offline", "is_syncing", "isr",
         "key", "leader_epoch", "leader_id", "log", "min_isr", "partition_epoch", "replicas", "topic", "topic_id",
         "wanted_isr", "writes_in_flight",
     )  # fmt: skip
@@ -145,6 +146,8 @@ class Partition:
         self.followers: dict[int, Follower] = {}
         self.epoch_start_offset = 0
         self.high_watermark = log.high_watermark
+        self.history: AppendHistory | None = None
+        """What was appended when, where somebody wants to know."""
         self.writes_in_flight = 0
         self.is_syncing = False
         self._is_settled = False
@@ -213,7 +216,9 @@ class Partition:
         Raises:
             KafkaError: the append was given up.
         """
-        self.log.commit(prepared, wall_ms)
+        info = self.log.commit(prepared, wall_ms)
+        if self.history is not None:
+            self.history.appended(info.base_offset, prepared.size)
         self._wake(self.end_key)
         if self.is_leader and self._is_settled:  # it was elected while they were being written
             self.own_end_moved()
@@ -294,6 +299,8 @@ class Partition:
     def commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
         """The last step of an append whose bytes are written."""
         info = self.log.commit(prepared, wall_ms)
+        if self.history is not None:
+            self.history.appended(info.base_offset, prepared.size)
         self._wake(self.end_key)
         self.own_end_moved()
         return info

@@ -29,6 +29,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from replication.backlog import AppendHistory, Appends
 from replication.file_changes import FileChanges
 from replication.image import Changes, MetadataImage, PartitionState, ResourceType, TopicImage
 from replication.isr_watch import IsrWatch
@@ -88,6 +89,8 @@ class ReplicaManager:
         self.image = image
         """The cluster as `partitions` follows it."""
         self.partitions: dict[tuple[str, int], Partition] = {}
+        self.appends: Appends | None = None
+        """Counts what is appended, where somebody wants to know; to be set before the first image."""
         self._failed: set[tuple[str, int]] = set()
         self._has_begun = False  # the first image has been followed: what comes later is new
         self._waiting_appends: dict[Partition, deque[Append]] = {}
@@ -181,6 +184,8 @@ class ReplicaManager:
             self._failed.add(key)
             return None
         partition = Partition(log, self.broker_id, self._purgatory.wake, self.sync)
+        if self.appends is not None:
+            partition.history = AppendHistory(self.appends)
         self._failed.discard(key)
         self.partitions[key] = partition
         return partition

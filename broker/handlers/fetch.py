@@ -58,8 +58,8 @@ _BEFORE_READING: Final = frozenset(
 _Found = tuple[PartitionData, int, bool]
 """What a look found: the partition's part of the answer, bytes of records, and whether to look there next time."""
 
-SelectReplica = Callable[[str, int, str, RequestContext], "int | None"]
-"""Topic, index, the client's rack, the request: another broker that the consumer should read from (KIP-392)."""
+SelectReplica = Callable[[str, int, int, str], "int | None"]
+"""Topic, index, offset, the client's rack: another broker that the consumer should read from (KIP-392)."""
 
 
 class FetchHandler:
@@ -80,6 +80,7 @@ class FetchHandler:
         self.authorizer = authorizer
         self.max_bytes = max_bytes
         self.select_replica: SelectReplica | None = None
+        """Set together with `sessions.tells_watermarks`."""
         self._consumers = {
             (isolation, leader_only): Reader(CONSUMER, isolation, leader_only)
             for isolation in (Isolation.HIGH_WATERMARK, Isolation.LAST_STABLE)
@@ -210,7 +211,7 @@ class _Fetch(Waiter):
                 topic = self._name(partition)
             assert topic is not None
             self._authorize(topic)
-            selected = self._select_replica(topic, partition.index)
+            selected = self._select_replica(topic, partition)
             if selected is not None or self._is_held_back(topic, partition.index):
                 room = None
             info = replicas.read(
@@ -249,6 +250,9 @@ class _Fetch(Waiter):
         if selected is not None:
             data.preferred_read_replica = selected
             self._must_answer = True
+        elif reader.is_follower and self._handler.select_replica is not None:
+            # Consumers may read from that follower, as far as it knows the high watermark: tell it at once.
+            self._must_answer |= partition.told_high_watermark != info.high_watermark
         return data, info.size, partition.offset < _bound(info, reader.isolation)
 
     def _name(self, partition: FetchedPartition) -> str:
@@ -281,12 +285,11 @@ class _Fetch(Waiter):
         self._held_back_ms = min(self._held_back_ms, wait_ms)
         return True
 
-    def _select_replica(self, topic: str, index: int) -> int | None:
+    def _select_replica(self, topic: str, partition: FetchedPartition) -> int | None:
         select = self._handler.select_replica
         if select is None or self._reader.replica_id != CONSUMER or self._reader.leader_only:
             return None
-        selected = select(topic, index, self._rack, self._ctx)
-        return None if selected == self._handler.replicas.broker_id else selected
+        return select(topic, partition.index, partition.offset, self._rack)
 
     def _refusal(self, partition: FetchedPartition, code: ErrorCode) -> PartitionData:
         self._must_answer = True

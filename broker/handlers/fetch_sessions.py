@@ -11,7 +11,8 @@ RULES    1. A session's epoch is 1 after its creation and grows by one with ever
             minutes; else one that is worth less: followers before consumers, then the larger one, never one
             younger than two minutes, except that a follower may push out any consumer's. Nothing worth
             less there: the client gets no session.
-         5. Followers and consumers differ in what wakes them: the log's end, or the high watermark.
+         5. Followers and consumers differ in what wakes them: the log's end, or the high watermark; where consumers may read
+            from followers, these are woken by both.
 NOT HERE Reading and answering (`fetch.py`).
 """
 
@@ -75,14 +76,14 @@ class FetchedPartition(FetchPosition):
         watchlist = self.watchlist
         watchlist.dirty[self] = None
         waiter = watchlist.waiter
-        if waiter is not None and (not watchlist.is_follower or key == self.watched[-1]):
+        if waiter is not None and (watchlist.is_woken_by_all or key == self.watched[-1]):
             waiter.wake()
 
 
 class Watchlist:
     """The partitions of one fetch, and which of them to look at; by itself, of a fetch without a session."""
 
-    __slots__ = ("_is_watching", "_purgatory", "dirty", "is_follower", "partitions", "waiter")
+    __slots__ = ("_is_watching", "_purgatory", "dirty", "is_follower", "is_woken_by_all", "partitions", "waiter")
 
     session_id = NO_SESSION
     is_incremental = False
@@ -91,6 +92,7 @@ class Watchlist:
         self._purgatory = purgatory
         self._is_watching = False
         self.is_follower = is_follower
+        self.is_woken_by_all = not is_follower
         self.partitions: dict[Identity, FetchedPartition] = {}
         self.dirty: dict[FetchedPartition, None] = {}
         self.waiter: Waiter | None = None
@@ -196,6 +198,8 @@ class FetchSessions:
         self._purgatory = purgatory
         self._new_id = new_id
         self.slots = slots
+        self.tells_watermarks = False
+        """Whether followers are to hear of a high watermark at once."""
         self._by_id: dict[int, FetchSession] = {}  # the least recently used first
         self.evictions = 0
 
@@ -274,6 +278,7 @@ class FetchSessions:
         session = FetchSession(
             self._purgatory, session_id, mono_ms, is_follower=is_follower, uses_topic_ids=uses_topic_ids
         )
+        session.is_woken_by_all |= self.tells_watermarks
         session.watch_all()
         by_id[session_id] = session
         return session

@@ -29,8 +29,9 @@ class Cluster:
     """So many nodes; their ids begin with 1."""
 
     def __init__(self, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
+        """Of each so many; {node} in a setting is the node's id."""
         self._folder = tempfile.TemporaryDirectory(prefix="barnabas-cluster-")
-        ports = _free_ports(2 * nodes)
+        ports = free_ports(2 * nodes)
         clients, controllers = ports[:nodes], ports[nodes:]
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
         self.nodes: dict[int, Broker] = {}
@@ -44,7 +45,7 @@ class Cluster:
             self.nodes[number] = Broker(
                 Path(self._folder.name) / str(number),
                 client,
-                {**DEFAULTS, **(settings or {}), **own},
+                {**DEFAULTS, **_of_node(settings or {}, number), **own},
                 arguments=["--cluster-id", CLUSTER_ID],
                 start_timeout_s=60.0,
             )
@@ -76,12 +77,21 @@ class Cluster:
         self._folder.cleanup()
 
     @property
+    def folder(self) -> Path:
+        """What holds the nodes' directories."""
+        return Path(self._folder.name)
+
+    @property
     def bootstrap(self) -> str:
         """Where clients find the nodes."""
         return ",".join(node.bootstrap for node in self.nodes.values())
 
 
-def _free_ports(count: int) -> list[int]:
+def _of_node(settings: Mapping[str, str], number: int) -> dict[str, str]:
+    return {name: text.replace("{node}", str(number)) for name, text in settings.items()}
+
+
+def free_ports(count: int) -> list[int]:
     """Ports that nobody has now; they are given out together, so that no two are the same."""
     sockets = [socket.socket() for _ in range(count)]
     try:

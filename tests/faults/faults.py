@@ -115,7 +115,8 @@ def cut_off(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     clients = dice.random() < 0.4
     cluster.network.cut("cut off", [*ways, *(of_clients([number]) if clients else ())])
     words = f"{name} is cut off from the others{' and the clients' if clients else ''}: {way}"
-    yield Harm(words, frozenset({number}))
+    # A coordinator that knows of no successor keeps the clients that still reach it, here as with Apache Kafka.
+    yield Harm(words, frozenset({number} if clients else cluster.numbers))
     cluster.network.mend("cut off")
 
 

@@ -6,7 +6,7 @@ FORMAT   It writes a line of JSON: for each machine its directory below /proc, w
 RULES    1. Machine 1 to COUNT have the addresses NETWORK.1 and so on; 254 is the machine on which this runs.
          2. Each has a network of its own, made of one TUN device, and a small disk of its own, mounted at FOLDER.
             Nothing of that has a name outside, and all of it is gone when this program ends, however it ends. It ends when
-            nobody holds the other end of its input.
+            nobody holds the other end of its input, and what still runs on the machines ends with it.
          3. A link is one way. What is lost, delayed, sent twice or out of order are packets, so TCP sees what it would on a
             bad line. What does not go out in time, at so many bytes a second, is lost, as in a router.
 NOT HERE Which links are bad (`network.py`), what runs on a machine (`nodes.py`).
@@ -21,6 +21,7 @@ import json
 import os
 import random
 import select
+import signal
 import socket
 import struct
 import sys
@@ -191,7 +192,19 @@ def main() -> None:
     wire = Wire({OUTSIDE: open_tun(f"{network}.{OUTSIDE}")} | {number: one.tun for number, one in machines.items()})
     os.nice(-10)  # a wire does not wait for processor time
     print(json.dumps({number: one.where for number, one in machines.items()}), flush=True)
-    wire.run()
+    try:
+        wire.run()
+    finally:
+        switch_off([one.where for one in machines.values()])
+
+
+def switch_off(machines: list[str]) -> None:
+    """End all that runs on them."""
+    networks = {os.readlink(f"{where}/ns/net") for where in machines}
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        with suppress(ProcessLookupError, FileNotFoundError, PermissionError):
+            if os.readlink(f"/proc/{pid}/ns/net") in networks:
+                os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import subprocess
@@ -87,12 +88,15 @@ def test_a_bad_line_loses_repeats_and_disorders_packets(network: Network, echo: 
 
 @needs_machines
 def test_nothing_is_left_of_machines_that_nobody_holds() -> None:
-    """Their devices, networks and disks have no names outside, and go with the program."""
+    """Their devices, networks and disks have no names outside, and go with the program; so does what runs on them."""
     with Network(1) as made:
+        running = subprocess.Popen([*made.entering(1), "cat"], stdin=subprocess.PIPE)
+        until(lambda: os.readlink(f"/proc/{running.pid}/ns/net") != os.readlink("/proc/self/ns/net"), "it is there")
         (made.disk_of(1) / "x").write_bytes(b"x")
         assert not (made.disk / "x").exists(), "its disk is its own"
         where = made.disk_of(1)
         names = {name for _, name in socket.if_nameindex()}
+    assert running.wait(10) != 0
     assert not where.exists()
     gone = names - {name for _, name in socket.if_nameindex()}
     assert len([name for name in gone if name.startswith("faults")]) == 1

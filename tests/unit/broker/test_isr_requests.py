@@ -31,14 +31,16 @@ class SlowChannel:
 class Leader(SimpleNamespace):
     """As much of a partition as the requests look at."""
 
+    __hash__ = object.__hash__
+
     def move_high_watermark(self) -> None:
         self.moved += 1
 
 
-def leader() -> Any:
+def leader(index: int = 4) -> Any:
     followers = {2: SimpleNamespace(broker_epoch=22), 3: SimpleNamespace(broker_epoch=-1)}
     return Leader(
-        topic="t", index=4, topic_id=b"T" * 16, leader_epoch=5, partition_epoch=7, followers=followers,
+        topic="t", index=index, is_leader=True, topic_id=b"T" * 16, leader_epoch=5, partition_epoch=7, followers=followers,
         wanted_isr=(1, 2, 3), moved=0,
     )  # fmt: skip
 
@@ -49,12 +51,17 @@ def controller() -> SlowChannel:
 
 
 @pytest.fixture
-def partition(controller: SlowChannel) -> Any:
-    wishing = leader()
+def requests(controller: SlowChannel) -> IsrRequests:
     clock: Any = SimpleNamespace(wall_ms=lambda: 0)
     channel: Any = controller
     life: Any = SimpleNamespace(epoch=11)
-    IsrRequests(channel, life, 1, clock).want(wishing, (1, 2, 3))
+    return IsrRequests(channel, life, 1, clock)
+
+
+@pytest.fixture
+def partition(requests: IsrRequests) -> Any:
+    wishing = leader()
+    requests.want(wishing, (1, 2, 3))
     return wishing
 
 
@@ -99,3 +106,20 @@ def test_a_granted_wish_and_a_newer_one_are_left_alone(controller: SlowChannel, 
     partition.wanted_isr = (1,)
     controller.asked[0][1](answer(ErrorCode.INELIGIBLE_REPLICA))
     assert (partition.wanted_isr, partition.moved) == ((1,), 0)
+
+
+def test_what_is_wanted_meanwhile_is_asked_for_together(
+    controller: SlowChannel, requests: IsrRequests, partition: Any
+) -> None:
+    """Rule 1: but not what is not wanted any more, for the metadata have moved on."""
+    later = [leader(index) for index in (5, 6, 7)]
+    for one in later:
+        requests.want(one, (1, 2, 3))
+    later[1].wanted_isr = None
+    later[2].is_leader = False
+    assert len(controller.asked) == 1
+    controller.asked[0][1](answer(ErrorCode.NONE))
+    assert [one.partition_index for one in controller.asked[1][0].topics[0].partitions] == [5]
+    controller.asked[1][1](answer(ErrorCode.NONE))
+    assert later[0].wanted_isr is None, "nothing was said of it"
+    assert len(controller.asked) == 2

@@ -3,7 +3,8 @@
 RULES    1. A broker's epoch is the offset of the first record of the batch that registers it; every request that
             names an older one is refused.
          2. A broker registers fenced; the same process may register again and stays what it is, under its epoch.
-         3. Another process cannot have the number of a broker that lives.
+         3. Another process cannot have the number of a broker that lives. Who knows the epoch that it ended with, cleanly, is
+            no other one: all nodes of a cluster may have ended at once, with nobody there to be told.
          4. Checks and sentences are Apache Kafka 4.3's (ClusterControlManager, ProducerIdControlManager).
 NOT HERE Heartbeats (`heartbeats.py`), elections (`elections.py`).
 """
@@ -105,10 +106,10 @@ def register(
     broker_id = registration.broker_id
     before = image.brokers.get(broker_id)
     is_same = before is not None and before.incarnation_id == registration.incarnation_id
-    _check(image, registration, is_taken=is_alive and not is_same)
+    was_clean = before is not None and before.epoch == registration.previous_epoch
+    _check(image, registration, is_taken=is_alive and not is_same and not was_clean)
     records: list[Versioned] = []
     if not is_same:
-        was_clean = before is not None and before.epoch == registration.previous_epoch
         records += restart(image, environment, broker_id, registration.directories, was_clean=was_clean)
         before = None
     epoch = next_offset if before is None else before.epoch

@@ -163,6 +163,17 @@ def test_a_new_process_may_come_when_the_old_one_is_not_heard_of(world: Controll
     assert world.register(third).error_code == ErrorCode.NONE
 
 
+def test_who_ended_cleanly_need_not_wait_until_it_is_missed(world: ControllerWorld) -> None:
+    """The epoch that the process before ended with stands in its directory only when it has ended."""
+    epoch = world.register(registration()).broker_epoch
+    world.heartbeat(beat(epoch))
+    again = registration(incarnation=b"J" * 16, previous_broker_epoch=epoch)
+    assert world.register(again).error_code == ErrorCode.NONE
+    older = registration(incarnation=b"K" * 16, previous_broker_epoch=epoch)
+    world.heartbeat(beat(world.image.brokers[2].epoch))
+    assert world.register(older).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
 def test_nobody_takes_the_number_of_the_node_that_decides(world: ControllerWorld) -> None:
     """Its own broker lives while the process does, heard of or not."""
     assert world.register(registration(1)).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION

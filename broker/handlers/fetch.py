@@ -191,8 +191,8 @@ class _Fetch(Waiter):
             if before is not None:
                 self._bytes -= before[1]
             room = self._max_bytes - self._bytes
-            if room <= 0 and is_partial and self._bytes:
-                break
+            if room <= 0 and is_partial and self._bytes and not self._reader.is_follower:
+                break  # what a follower asks for is what it has, which others wait to hear
             del dirty[partition]
             if partition in self._cold:
                 continue

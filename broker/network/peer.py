@@ -28,6 +28,8 @@ from replication.deadlines import Deadline, Deadlines
 _log = logging.getLogger("barnabas.peers")
 
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+BELIEVED_BYTES: Final = 16 * 1024 * 1024
+"""An answer of replica.fetch.response.max.bytes is received into one piece of memory."""
 _BACKOFF_MS: Final = 50
 _API_VERSIONS_VERSION: Final = 3
 
@@ -157,7 +159,7 @@ class _Session(asyncio.BufferedProtocol):
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._transport: asyncio.Transport | None = None
-        self._frames = FrameReader(MAX_ANSWER_BYTES, bytearray(SCRATCH_BYTES))
+        self._frames = FrameReader(MAX_ANSWER_BYTES, bytearray(SCRATCH_BYTES), BELIEVED_BYTES)
         self._asked: dict[int, _Asked] = {}
         self._correlation_id = 0
         self._reason = "the other side closed it"

@@ -210,3 +210,14 @@ def test_evicted_session_answers_its_parked_request(world):
     assert answer.is_done
     assert world.purgatory.watched_keys == 0
     assert client.fetch().message.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_followers_progress_counts_though_there_is_no_room_for_more(world):
+    """F5: who waits for acks=all on one partition does not wait for the records of others to be sent first."""
+    world.create("r", partitions=3, replicas=(1, 2))
+    for index in range(3):
+        world.load("r", index, batches=5, size=1000)
+    follower = Client(world, 12, replica=2, max_bytes=1100)
+    follower.fetch({("r", index): 0 for index in range(3)})
+    follower.fetch({("r", index): 2 for index in range(3)})
+    assert [world.partition("r", index).high_watermark for index in range(3)] == [2, 2, 2]

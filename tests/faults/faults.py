@@ -180,7 +180,8 @@ def full_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     number, name = victim(cluster, dice)
     cluster.may_end(number)
     disks.fill(cluster.disk_of(number))
-    yield Harm(f"the disk of {name} is full", frozenset({number}))
+    # Who leads there goes on leading, and waits for room (docs/decisions/0024-a-full-disk-is-a-delay.md).
+    yield Harm(f"the disk of {name} is full", frozenset(cluster.numbers))
     disks.make_well(cluster.disk_of(number))
     cluster.start([number])
 

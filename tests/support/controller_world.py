@@ -187,7 +187,8 @@ class ControllerWorld:
     def lead(self) -> ControllerWorld:
         """Open the log and lead it."""
         opened = self.open()
-        self.incarnation = self.incarnations.popleft() if self.incarnations else new_uuid(self.dice.randbytes)
+        fresh = new_uuid(random.Random(f"{self.log.next_offset}").randbytes)  # another one each time that it is opened
+        self.incarnation = self.incarnations.popleft() if self.incarnations else fresh
         self.sessions = Sessions(self.deadlines, SESSION_MS)
         self.sessions.on_silence = lambda broker: self.controller.fence_silent(broker, wall_ms=WALL_MS)
         around = World(self.disk, self.worker, self.deadlines, WorldClock(self), self.dice.randrange, _nobody)

@@ -34,7 +34,7 @@ from protocol.messages.stored import (
 from protocol.primitives import uuid_text
 from replication.controller.elections import broker_left, restart
 from replication.controller.environment import Environment
-from replication.image import BrokerImage, Endpoint, MetadataImage
+from replication.image import BrokerImage, Endpoint, MetadataImage, PartitionState
 from replication.metadata_records import Versioned
 from replication.record_versions import (
     METADATA_VERSION,
@@ -250,7 +250,11 @@ def unregister(
         sentence = f"Broker {broker.broker_id} is this node's own and runs."
         return Decision([], UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=sentence))
     gone = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch)
-    records = [*broker_left(image, environment, broker.broker_id), (gone, 0)]
+
+    def concerns(state: PartitionState) -> bool:
+        return broker.broker_id in state.isr or broker.broker_id in state.eligible_leaders
+
+    records = [*broker_left(image, environment, broker.broker_id, concerns), (gone, 0)]
     return Decision(records, UnregisterBrokerResponse(error_code=ErrorCode.NONE), is_atomic=False)
 
 

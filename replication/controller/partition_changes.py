@@ -80,20 +80,20 @@ def change_of(
     leader, is_unclean = _elect(state, target.replicas, isr, eligible, may_lead, rules)
     if leader != state.leader:
         record.leader = leader
-        if leader in eligible:
-            isr, eligible = (leader,), tuple(replica for replica in eligible if replica != leader)
-        elif is_unclean:
+        if is_unclean:
             isr, eligible = (leader,), ()
             if state.leader_recovery_state != RECOVERING:
                 record.leader_recovery_state = RECOVERING
-    elif not set(state.replicas) <= set(target.replicas) or (
-        rules.has_epoch_per_shrink and not set(state.isr) <= set(isr)
-    ):
+        elif leader in eligible:
+            isr, eligible = (leader,), tuple(replica for replica in eligible if replica != leader)
+    elif not set(state.replicas) <= set(target.replicas):
         record.leader = leader
     if eligible != state.eligible_leaders:
         record.eligible_leader_replicas = list(eligible)
     if isr != state.isr and (isr or rules.has_eligible_leaders):
         record.isr = list(isr)
+        if record.leader == UNCHANGED_LEADER and rules.has_epoch_per_shrink and not set(state.isr) <= set(isr):
+            record.leader = leader
     if rules.has_eligible_leaders:
         _note_last_leader(record, state)
     _note_replicas(record, state, target, directory_of)
@@ -121,9 +121,10 @@ def _note_replicas(
         record.replicas = list(target.replicas)
         if state.directories:
             known = dict(zip(state.replicas, state.directories, strict=True))
-            record.directories = [
+            directories = [
                 known[replica] if replica in known else _directory(replica, directory_of) for replica in target.replicas
             ]
+            record.directories = directories if directories != list(state.directories) else None
     if target.removing != state.removing:
         record.removing_replicas = list(target.removing)
     if target.adding != state.adding:
@@ -157,7 +158,7 @@ def _elect(
         if replica in candidates and may_lead(replica):
             return replica, False
     last = state.last_known_leaders
-    if rules.has_eligible_leaders and not candidates and len(last) == 1 and may_lead(last[0]):
+    if rules.has_eligible_leaders and not candidates and len(last) == 1 and last[0] in replicas and may_lead(last[0]):
         return last[0], True
     if rules.allows_unclean:
         for replica in replicas:

@@ -167,6 +167,14 @@ NO_ELR = TopicRules(has_eligible_leaders=False)
         (  # a leader is remembered although somebody is in sync, and forgotten when one is elected
             partition((1, 2), (1, 2), 1), (2,), set(), TopicRules(), change(leader=NO_LEADER, isr=[2], last_known_elr=[1]),
         ),
+        (  # who is no replica any more does not lead, although it was the last one
+            partition((2, 3), (), NO_LEADER, last_known=(1,)), (), {1, 2}, TopicRules(), None,
+        ),
+        (  # who is eligible, but elected uncleanly since somebody else is in sync, recovers
+            partition((1, 2), (1,), NO_LEADER, eligible=(2,), last_known=(2,)), (1,), {2},
+            TopicRules(allows_unclean=True, min_isr=2),
+            change(leader=2, isr=[2], eligible_leader_replicas=[], last_known_elr=[], leader_recovery_state=1),
+        ),
         (
             partition((1, 2), (2,), NO_LEADER, last_known=(1,)), (2,), {2}, TopicRules(),
             change(leader=2, last_known_elr=[]),

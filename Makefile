@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest --verbose -rs --durations 10 --numprocesses 2 
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test fuzz kill damage conformance exactly-once cluster-faults sim sim-coordinators sim-quorum compare-groups bench check fmt setup kafka-jars wheel clean
+.PHONY: help run demo test fuzz kill damage conformance exactly-once cluster-faults sim sim-coordinators sim-quorum compare-groups compare-decisions bench check fmt setup kafka-jars wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -62,6 +62,9 @@ sim-quorum: .venv/.test ## elections and replication of the metadata log on node
 
 compare-groups: .venv/.test kafka-jars ## random lives of groups, step by step as Apache Kafka answers; ARGS="--lives 100 --seed ..." plays some again
 	@exec $(BIN)/python -m tests.scenarios.comparing $(ARGS)
+
+compare-decisions: .venv/.test kafka-jars ## random lives of clusters, each decision as Apache Kafka's controller takes it; ARGS="--lives 100 --seed ..." plays some again
+	@exec $(BIN)/python -m tests.conformance.deciding $(ARGS)
 
 bench: .venv/.test kafka-jars ## measure one node beside Apache Kafka; ARGS=help lists what else; not a test
 	@exec $(BIN)/python -m tests.benchmark $(ARGS)

@@ -3,7 +3,7 @@
 RULES    1. Effects and answers leave in their order: one that needs the disk holds up those behind it.
          2. A Fetch that finds nothing new waits until there is, or until its time is over.
          3. The owner is told when this replica leads (and then begins the epoch in the log), when it leads no longer, and up to
-            where the log is committed; in this order, and never from within one of its own calls to `receive`.
+            where the log is committed; in this order, each when all is done that the one before made it do.
 NOT HERE What to do (`raft/raft.py`), the log (`metadata_log.py`), sockets and threads (`broker/`).
 """
 
@@ -141,6 +141,7 @@ class Quorum:
         self._clock = clock
         self._queue: deque[Effect | _Reply] = deque()
         self._is_busy = False
+        self._is_going_on = self._has_news = False
         self._parked: list[_Parked] = []
         self._unanswered: dict[int, tuple[Message, Reply]] = {}
         """Requests that an effect answers, by identity."""
@@ -219,7 +220,19 @@ class Quorum:
         self.raft.effects.clear()
 
     def _go_on(self) -> None:
-        """Do what is asked for, and tell what has changed."""
+        """Do what is asked for, and tell what has changed; who says so from within is heard when that is done (rule 3)."""
+        self._has_news = True
+        if self._is_going_on:
+            return
+        self._is_going_on = True
+        try:
+            while self._has_news:
+                self._has_news = False
+                self._go_on_once()
+        finally:
+            self._is_going_on = False
+
+    def _go_on_once(self) -> None:
         self._take_effects()
         if self._led_epoch >= 0 and not self.is_leading:
             self._led_epoch = -1

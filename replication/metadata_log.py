@@ -140,9 +140,10 @@ class MetadataLog:
 
     @property
     def oldest_snapshot(self) -> EpochEnd | None:
-        """The snapshot that the log begins behind."""
-        kept = self.snapshots.kept
-        return _end_of(kept[0].name) if kept and kept[0].name.end_offset else None
+        """The oldest snapshot behind which the log goes on; one that was loaded may have left older ones."""
+        names = (file.name for file in self.snapshots.kept)
+        name = next((name for name in names if name.end_offset >= self.start_offset), None)
+        return _end_of(name) if name is not None and name.end_offset else None
 
     @property
     def newest_snapshot(self) -> EpochEnd | None:

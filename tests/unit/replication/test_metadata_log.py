@@ -22,6 +22,8 @@ from replication.metadata_records import (
     snapshot,
 )
 from replication.quorum_state import read_quorum_state
+from replication.raft.replica_log import EpochEnd
+from replication.snapshot_files import SnapshotFile
 from storage.disk import StorageError
 from tests.support.admin_cases import topic
 from tests.support.controller_world import WALL_MS, ControllerWorld
@@ -222,6 +224,17 @@ def test_the_newest_snapshot_is_loaded_and_the_log_behind_it(tmp_path: Path) -> 
     world.start()
     assert set(world.image.topics_by_name) == {"a", "b", "c"}
     assert world.node.raft.epoch == 3
+
+
+def test_the_oldest_snapshot_is_the_one_that_the_log_begins_behind(tmp_path: Path) -> None:
+    """One that another leader sent may have left older ones, before the log's new start."""
+    world = ControllerWorld(tmp_path)
+    world.start()
+    log = world.log
+    log._log.truncate_fully(49)
+    names = (SnapshotName(35, 1), SnapshotName(49, 2), SnapshotName(60, 2))
+    log.snapshots.kept = [SnapshotFile(name, 1, 0) for name in names]
+    assert log.oldest_snapshot == EpochEnd(2, 49)
 
 
 def test_a_log_lost_before_its_snapshot_s_end_begins_anew_there(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ USAGE = """\
 usage: barnabas VERB [OPTION]...
 
   serve      run a broker in the foreground      barnabas serve --help
+  cluster    run several nodes on this machine   barnabas cluster --help
   format     make a node's directories ready     barnabas format --help
   doctor     check and repair data at rest       barnabas doctor --help
   dump-log   show what stands in log files       barnabas dump-log --help
@@ -41,6 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     if verb == "pipeline":
         exit_code: int = import_module("barnabas.pipeline.command").main(args[1:])
         return exit_code
+    if verb == "cluster":
+        ended: int = import_module("barnabas.cluster_command").main(args[1:])
+        return ended
     if verb in {"--help", "-h", "help"}:
         sys.stdout.write(USAGE)
         return 0

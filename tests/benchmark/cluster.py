@@ -1,7 +1,7 @@
 """Three nodes beside three of Apache Kafka: make bench ARGS="cluster [OPTION]..."
 
     --rounds N           so many rounds; 3 unless said
-    --only TEXT          what has this in its name: start, load, fail-over, 1,000; may be repeated
+    --only TEXT          what has this in its name: load, fail-over, masters, 1,000; may be repeated
     --quick              smaller loads, and 100 partitions instead of 1,000
     --alone              Barnabas alone
     --docs               the plot into docs/figures too, and the table in Markdown on the terminal
@@ -9,7 +9,8 @@
 Each node is broker and controller; replicas are three, two must be in sync. In every round each load goes to one cluster and
 then to the other, the first one changing. Processor time is that of all three nodes together. A fail-over is the SIGKILL of
 who leads all partitions of a topic, until a record is acknowledged with acks=all; broker.session.timeout.ms is 3 s and a
-heartbeat 0.5 s on both sides. Twice: the victim leads the controllers' quorum too, or another node does.
+heartbeat 0.5 s on both sides. Twice: the victim leads the controllers' quorum too, or another node does. With fixed masters
+nobody is elected: each has a topic of one replica, and who cannot write to one writes to the next.
 """
 
 from __future__ import annotations
@@ -82,6 +83,9 @@ class Run:
         if self._is_wanted("fail-over"):
             for three in clusters:
                 self._fail_over(three)
+        if self._is_wanted("masters"):
+            for three in clusters:
+                self._move_on(three)
         if self._is_wanted("1,000"):
             for three in clusters:
                 self._fail_over_of_many(three)
@@ -107,6 +111,16 @@ class Run:
             self._add(f"fail-over, {which}", three, three.fail_over(topic, victim), s=1.0)
             three.start()
             three.await_all_in_sync(topic)
+
+    def _move_on(self, three: Three) -> None:
+        """Instead of another leader for the same partition, another partition (seeds.md M3)."""
+        topics = {node: f"master-{node}-{time.monotonic_ns()}" for node in NODES}
+        for node, topic in topics.items():
+            three.create_alone(topic, node)
+        victim = next(number for number in NODES if number != three.controller())
+        self._add("fixed masters: to another one", three, three.move_on(topics, victim))
+        three.start()
+        three.await_all_in_sync(_LOAD)
 
     def _fail_over_of_many(self, three: Three) -> None:
         """Who leads the partitions is asked each time: others do after the first."""

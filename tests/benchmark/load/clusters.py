@@ -94,6 +94,11 @@ class Three:
             found = client.ask(request, _METADATA_VERSION).topics[0].partitions
         return {partition.partition_index: partition for partition in found}
 
+    def create_alone(self, topic: str, node: int) -> None:
+        """A topic of one replica."""
+        with RawClient(self.nodes[node].bootstrap, _LIMIT_S) as client:
+            raw.create_topic(client, topic, 1, (node,), **{"min.insync.replicas": 1})
+
     def create(self, topic: str, leader: int, partitions: int = 1, **configs: object) -> None:
         """A topic that one node leads, of whose every partition all are in sync."""
         replicas = (leader, *(number for number in NODES if number != leader))
@@ -127,6 +132,19 @@ class Three:
             if not took:
                 time.sleep(_STEP_S)
         return Outcome({"s": first_s, "s until all take it": time.monotonic() - started})
+
+    def move_on(self, topics: Mapping[int, str], victim: int) -> Outcome:
+        """Kill one of several masters, each with a topic of its own: seconds until another takes a record instead."""
+        started = time.monotonic()
+        self.nodes[victim].kill()
+        for node in (victim, *topics):
+            try:
+                with RawClient(self.nodes[node].bootstrap, _LIMIT_S) as client:
+                    if raw.write(client, topics[node], [0], acks=-1):
+                        break
+            except OSError:  # it is gone: the next one
+                continue
+        return Outcome({"s": time.monotonic() - started})
 
     def _write(self, topic: str, missing: Iterable[int], survivors: list[int]) -> set[int]:
         """A record to each of the partitions that has a leader; which took it."""

@@ -190,6 +190,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("min.insync.replicas", Kind.INT, "1", at_least(1), _DEFAULT_OF_TOPICS),
         Setting("node.id", Kind.INT, None, at_least(0), "Number of this node, unique in the cluster."),
         Setting("num.partitions", Kind.INT, "1", at_least(1), "Partitions of a topic that does not say."),
+        Setting("num.replica.fetchers", Kind.INT, "1", at_least(1),
+                "Connections over which a follower fetches from each leader, each for its share of the partitions."),
         Setting("offset.metadata.max.bytes", Kind.INT, "4096", None,
                 "Longest text that a member may keep beside a committed offset."),
         Setting("offsets.commit.timeout.ms", Kind.INT, "5000", at_least(1),

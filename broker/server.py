@@ -376,16 +376,18 @@ class Server:
 
     def _build_fetchers(self) -> None:
         config = self._config
-        self._leaders = self._connections("replica.socket.timeout.ms")
+        count = config.number("num.replica.fetchers")
+        self._leaders = [self._connections("replica.socket.timeout.ms") for _ in range(count)]
         self._fetchers = Fetchers(
             self._loop.call_soon,
             config.node_id,
             lambda: self._life.epoch,
-            self._leaders.ask,
+            self._leaders[0].ask,
             Following(self._replicas, self._log_manager, self._worker),
             config.fetch_settings(),
             self._deadlines,
             self._clock,
+            [connections.ask for connections in self._leaders[1:]],
         )
         self._replicas.on_following = self._follow
 
@@ -545,7 +547,8 @@ class Server:
         self._compactor.stop()
         self._coordinators.close()
         self._fetchers.close()
-        self._leaders.close()
+        for connections in self._leaders:
+            connections.close()
         self._brokers.close()
         for listener in self.listeners:
             listener.close()

@@ -98,7 +98,6 @@ num.io.threads INT 8
 num.network.threads INT 3
 num.recovery.threads.per.data.dir INT 2
 num.replica.alter.log.dirs.threads INT
-num.replica.fetchers INT 1
 offsets.load.buffer.size INT 5242880
 offsets.topic.compression.codec INT 0
 principal.builder.class CLASS org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder

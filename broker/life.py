@@ -6,6 +6,7 @@ RULES    1. It registers once for each process; again when the controller forgot
          3. It is heard of every broker.heartbeat.interval.ms, and at once when it has something to say. One heartbeat is
             under way at a time.
          4. It leaves when the controller says that nobody needs it any more.
+         5. While one of its log directories is full it wants to be fenced, so that others lead: what is written here waits.
 NOT HERE What the controller thinks of it (`replication/controller/heartbeats.py`), the way there (`controller_channel.py`).
 """
 
@@ -80,6 +81,8 @@ class BrokerLife:
         self._ended: Callable[[], None] | None = None
         self.cordoned: Callable[[], Sequence[bytes]] = tuple
         """Directories that take no new replicas."""
+        self.has_room: Callable[[], bool] = _always
+        """Whether no log directory is full."""
         self.epoch = _UNREGISTERED
         """The epoch of its registration."""
         self.on_active: Callable[[], None] = _nothing
@@ -137,7 +140,7 @@ class BrokerLife:
         self._registered_level = max(self._registered_level, image.metadata_version)
 
     def tell(self) -> None:
-        """There is something new to say: directories that failed or are cordoned."""
+        """There is something new to say: directories that failed or are cordoned, are full or have room again."""
         if self._is_asking:
             self._is_urgent = True
         elif self.epoch != _UNREGISTERED:
@@ -165,7 +168,7 @@ class BrokerLife:
             broker_id=self._registration.broker_id,
             broker_epoch=self.epoch,
             current_metadata_offset=self._channel.image.offset,
-            want_fence=False,
+            want_fence=not self.has_room(),
             want_shut_down=self._ended is not None,
             offline_log_dirs=list(self._offline),
             cordoned_log_dirs=list(self.cordoned()),
@@ -185,9 +188,13 @@ class BrokerLife:
         delay_ms = self._interval_ms
         if self._is_urgent:
             delay_ms = 0
-        elif self._ended is not None or answer.is_fenced:
+        elif self._ended is not None or (answer.is_fenced and self.has_room()):
             delay_ms = _LEAVING_MS
         self._next = self._deadlines.schedule(self._clock.mono_ms() + delay_ms, self._beat)
+
+
+def _always() -> bool:
+    return True
 
 
 def _nothing() -> None:

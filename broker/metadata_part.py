@@ -101,6 +101,11 @@ class MetadataPart:
         self.registration = ControllerRegistration(config.node_id, own, self.channel, clock)
         """Of this node's controller."""
 
+    def hand_over(self) -> None:
+        """Have another controller lead, where there is one: this one's log takes nothing for now."""
+        if self.node.quorum.is_leading and len(self.node.raft.voters) > 1:
+            self.node.quorum.resign()
+
     def leave(self, left: Callable[[], None]) -> None:
         """Lead no longer, and ask nobody any more; `left` follows when other voters could hear of it."""
 

@@ -301,7 +301,7 @@ class Server:
             config.number("replica.lag.time.max.ms"),
         )
         self._replicas.on_directory_failed = self._directory_failed
-        self._worker.on_room = self._replicas.room_changed
+        self._worker.on_room = self._room_changed
         self._life = BrokerLife(
             self._channel,
             self._registration(),
@@ -429,6 +429,7 @@ class Server:
         self._life.cordoned = self._reconfiguration.cordoned_ids
         self._life.on_active = self._begin
         self._life.on_failed = self._fail
+        self._life.has_room = self._has_room
         for listener in self.controller_listeners:
             listener.start()
             _log.info("the controller listens on %s:%d", listener.host, listener.port)
@@ -485,6 +486,17 @@ class Server:
             self._metadata.registration.image_published(image)
         if "broker" in self._config.roles:
             self._life.image_published(image)
+
+    def _room_changed(self, directory: str, has_room: bool) -> None:  # noqa: FBT001
+        """A log directory is full, or has room again: while it is full others lead, if there are others."""
+        self._replicas.room_changed(directory, has_room)
+        if "broker" in self._config.roles:
+            self._life.tell()
+        if not has_room and directory == self._metadata_log.directory:
+            self._metadata.hand_over()
+
+    def _has_room(self) -> bool:
+        return not any(room.is_full for room in self._log_manager.rooms.values())
 
     def _follow(self, partition: Partition) -> None:
         if self._replicas.partitions.get(partition.key) is partition:

@@ -2,10 +2,11 @@
 
 RULES    1. The states and the way between them are Apache Kafka 4.3's (BrokerHeartbeatManager):
                 fenced   -> active   it has read its own registration and does not want to be fenced
-                active   -> fenced   it wants to be
+                active   -> fenced   it wants to be, and is not the last one that is active
                 active   -> leaving  it wants to shut down and leads partitions
                 leaving  -> gone     others lead them, and every active broker has read so
                 any      -> gone     it wants to shut down and leads nothing
+            (The last one that is active is fenced there too; here a broker wants that while its disk is full, and may be read.)
          2. Who leaves or is fenced is taken out of all ISRs; leaders are elected then.
          3. Log directories that it names as failed, or as cordoned off, are noted.
 NOT HERE Who is silent (`sessions.py`), registering (`brokers.py`), elections (`elections.py`).
@@ -83,15 +84,20 @@ def _next(
 ) -> Standing:
     if now is Standing.LEAVING:
         return _next_of_leaving(image, environment, sessions, session, request.broker_id)
+    wants_fence = request.want_fence and _has_others(image, request.broker_id)
     if now is Standing.FENCED:
         if request.want_shut_down:
             return Standing.GONE
-        return Standing.ACTIVE if has_caught_up and not request.want_fence else Standing.FENCED
-    if request.want_fence:
+        return Standing.ACTIVE if has_caught_up and not wants_fence else Standing.FENCED
+    if wants_fence:
         return Standing.GONE if request.want_shut_down else Standing.FENCED
     if request.want_shut_down:
         return Standing.LEAVING if leads_any(image, environment, request.broker_id) else Standing.GONE
     return Standing.ACTIVE
+
+
+def _has_others(image: MetadataImage, broker_id: int) -> bool:
+    return any(broker.is_active for other, broker in image.brokers.items() if other != broker_id)
 
 
 def _next_of_leaving(

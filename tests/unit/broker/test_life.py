@@ -132,6 +132,22 @@ def test_it_wants_to_be_active_when_it_has_seen_its_registration(rig: Rig) -> No
     assert rig.active == 1
 
 
+def test_it_wants_to_be_fenced_while_a_disk_is_full(rig: Rig) -> None:
+    """Rule 5: said at once; while it is fenced for that, it is heard of no more often than else."""
+    rig.registered()
+    assert not rig.beat().want_fence
+    rig.life.has_room = lambda: False
+    rig.life.tell()
+    assert rig.beat(is_fenced=True).want_fence
+    rig.wait(INTERVAL_MS - 1)
+    assert rig.asked == []
+    rig.life.has_room = lambda: True
+    rig.life.tell()
+    assert not rig.beat(is_fenced=True).want_fence
+    rig.wait(50)
+    assert not rig.beat().want_fence
+
+
 def test_an_older_registration_of_the_same_number_means_nothing(rig: Rig) -> None:
     """Rule 2: what the metadata say at the start is of the process before this one."""
     rig.channel.leader_changed(OTHER)

@@ -196,6 +196,16 @@ def test_a_broker_that_becomes_active_leads_what_nobody_leads(world: ControllerW
     assert state(world, topic_id)[1:4] == ((2,), 2, 2)
 
 
+def test_who_is_the_last_that_is_active_is_not_fenced_at_its_wish(world: ControllerWorld) -> None:
+    """Somebody has to be there: each wants it while its disk is full, and records can be read on a full disk."""
+    epoch = join(world)
+    assert world.heartbeat(beat(epoch, want_fence=True)).is_fenced
+    assert not world.heartbeat(world.own_heartbeat(want_fence=True)).is_fenced
+    assert world.heartbeat(beat(epoch, want_fence=True)).is_fenced
+    assert not world.heartbeat(beat(epoch)).is_fenced
+    assert world.heartbeat(world.own_heartbeat(want_fence=True)).is_fenced
+
+
 def test_who_has_not_read_its_own_registration_stays_fenced(world: ControllerWorld) -> None:
     """It would serve what it does not know."""
     epoch = world.register(registration()).broker_epoch

@@ -120,7 +120,7 @@ def test_what_nobody_could_lead_is_looked_at_again(tmp_path: Path) -> None:
     """Rule 2: unclean.leader.election.interval.ms. Here nobody was there when the topic began to allow it."""
     world = world_with(tmp_path, UNCLEAN)
     topic_id = leave_without_leader(world)
-    world.heartbeat(world.own_heartbeat(want_fence=True))
+    world.controller.fence_silent(1, wall_ms=0)
     allow_unclean(world)
     assert state(world, topic_id).leader == NO_LEADER
     world.wait(1_000)

@@ -140,7 +140,8 @@ def line_cut(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     one, other = dice.sample(cluster.numbers, 2)
     ways = [(one, other), (other, one)][: dice.randint(1, 2)]
     cluster.network.cut("line", ways)
-    yield Harm(f"nothing gets over {ways}", frozenset({one}))
+    # Markers of transactions go from a coordinator to leaders, and wait for the line, here as with Apache Kafka.
+    yield Harm(f"nothing gets over {ways}", frozenset({one, other}))
     cluster.network.mend("line")
 
 
@@ -180,8 +181,7 @@ def full_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     number, name = victim(cluster, dice)
     cluster.may_end(number)
     disks.fill(cluster.disk_of(number))
-    # Who leads there goes on leading, and waits for room (docs/decisions/0024-a-full-disk-is-a-delay.md).
-    yield Harm(f"the disk of {name} is full", frozenset(cluster.numbers))
+    yield Harm(f"the disk of {name} is full", frozenset({number}))
     disks.make_well(cluster.disk_of(number))
     cluster.start([number])
 

@@ -20,7 +20,7 @@ from tests.faults.playing import Run, check, kept
 from tests.faults.views import Led, Quorum, View, why_no_quorum, why_not_one
 
 SEED = int(os.environ.get("CLUSTER_FAULTS_SEED") or random.randrange(2**32))
-SAMPLE_S = 25.0
+SAMPLE_S = 20.0
 
 
 @pytest.mark.skipif(why_no_machines() is not None, reason=why_no_machines() or "machines can be made")

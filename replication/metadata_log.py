@@ -135,8 +135,8 @@ class MetadataLog:
 
     @property
     def flushed_offset(self) -> int:
-        """What lies before is durable."""
-        return self._log.flushed_end_offset
+        """What lies before is durable, in the log or in the snapshot that it begins behind."""
+        return max(self._log.flushed_end_offset, self._log.log_start_offset)
 
     @property
     def oldest_snapshot(self) -> EpochEnd | None:

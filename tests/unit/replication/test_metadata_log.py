@@ -226,6 +226,19 @@ def test_the_newest_snapshot_is_loaded_and_the_log_behind_it(tmp_path: Path) -> 
     assert world.node.raft.epoch == 3
 
 
+def test_a_snapshot_that_a_leader_sent_is_durable(tmp_path: Path) -> None:
+    """Rule 4: nobody would ask for what follows, were its end still to be made durable."""
+    world = ControllerWorld(tmp_path)
+    world.start()
+    log, done = world.log, []
+    data = snapshot([], [(METADATA_VERSION, 0)], leader_epoch=2, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
+    work = log.snapshots.piece_writing(SnapshotName(49, 2), 0, data, is_last=True)
+    work()
+    log._begin_behind(SnapshotName(49, 2), WALL_MS, lambda: done.append(log.flushed_offset))
+    assert done == [49]
+    assert log.end == EpochEnd(2, 49)
+
+
 def test_the_oldest_snapshot_is_the_one_that_the_log_begins_behind(tmp_path: Path) -> None:
     """One that another leader sent may have left older ones, before the log's new start."""
     world = ControllerWorld(tmp_path)

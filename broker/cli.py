@@ -8,13 +8,14 @@ NOT HERE Verbs that need no daemon (`barnabas/`), what a broker is made of (`ser
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, TypeVar
 
 import click
 
-from broker.config import ConfigError, load_config
+from broker.config import BrokerConfig, ConfigError, load_config
 from broker.founding import founding
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -74,12 +75,15 @@ def daemon() -> None:
     "--listen", metavar="HOST:PORT", help="Where clients connect [default: 127.0.0.1:9092]; port 0 picks one."
 )
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One more setting; may be repeated.")
+@click.option("--environment", "is_contained", is_flag=True, help="Settings from KAFKA_... too, as in a container.")
 @_founding_options
 def serve(
     config_file: str | None,
     data_dir: str | None,
     listen: str | None,
     settings: tuple[str, ...],
+    *,
+    is_contained: bool,
     **options: Any,
 ) -> None:
     """Run one node until SIGTERM or SIGINT. Empty directories are formatted first."""
@@ -87,7 +91,10 @@ def serve(
 
     _log_to_standard_error()
     try:
-        config = load_config(config_file, _overrides(config_file, data_dir, settings), listen)
+        if is_contained:
+            config, options["cluster_id"] = _contained(config_file, data_dir, settings, listen, options["cluster_id"])
+        else:
+            config = load_config(config_file, _overrides(config_file, data_dir, settings), listen)
         run(config, founding(**options))
     except (ConfigError, StartError) as error:
         click.echo(f"barnabas: {error}", err=True)
@@ -117,20 +124,38 @@ def format_(
         sys.exit(1)
 
 
+def _contained(
+    config_file: str | None, data_dir: str | None, settings: tuple[str, ...], listen: str | None, cluster_id: str | None
+) -> tuple[BrokerConfig, str]:
+    """The settings of a node in a container, the command line's over the environment's, and its cluster."""
+    from broker.environment import from_environment  # noqa: PLC0415  # nobody else needs it
+
+    found = from_environment(os.environ)
+    file = config_file or found.file
+    given = {**found.settings, **_given(data_dir, settings)}
+    return load_config(file, given, listen, is_bare=not found.is_quick), cluster_id or found.cluster_id
+
+
 def _overrides(config_file: str | None, data_dir: str | None, settings: tuple[str, ...]) -> dict[str, str]:
-    overrides = {}
-    for text in settings:
-        name, separator, value = text.partition("=")
-        if not separator or not name.strip():
-            raise ConfigError(f"--set {text}: give it as name=value")
-        overrides[name.strip()] = value.strip()
-    if data_dir is not None:
-        overrides["log.dirs"] = data_dir
-    elif config_file is None and not {"log.dir", "log.dirs"} & overrides.keys():
+    overrides = _given(data_dir, settings)
+    if config_file is None and not {"log.dir", "log.dirs"} & overrides.keys():
         overrides["log.dirs"] = "barnabas-data"
     if config_file is None and "listeners" not in overrides:
         overrides["listeners"] = "PLAINTEXT://127.0.0.1:9092"
     return overrides
+
+
+def _given(data_dir: str | None, settings: tuple[str, ...]) -> dict[str, str]:
+    """What the command line sets."""
+    given = {}
+    for text in settings:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise ConfigError(f"--set {text}: give it as name=value")
+        given[name.strip()] = value.strip()
+    if data_dir is not None:
+        given["log.dirs"] = data_dir
+    return given
 
 
 class _OneLine(logging.Formatter):

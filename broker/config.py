@@ -267,18 +267,21 @@ class BrokerConfig:
         )
 
 
-def load_config(path: str | None, overrides: Mapping[str, str], listen: str | None = None) -> BrokerConfig:
+def load_config(
+    path: str | None, overrides: Mapping[str, str], listen: str | None = None, *, is_bare: bool = False
+) -> BrokerConfig:
     """Read a settings file (None: the quick start's settings) and lay the command line's values over it.
 
     Args:
         path: of the file.
         overrides: settings by name.
         listen: the address for clients; the controller's listeners stay as they are.
+        is_bare: no file does not mean the quick start's settings, but Kafka's defaults.
 
     Raises:
         ConfigError: a file that cannot be read, a line that is none, a value that is not allowed.
     """
-    texts = dict(QUICK_START) if path is None else {}
+    texts = dict(QUICK_START) if path is None and not is_bare else {}
     origin = dict.fromkeys(texts, "the built-in settings")
     if path is not None:
         for name, text, line in _read_properties(path):

@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,8 @@ def why_no_machines() -> str | None:
     """Why there can be no machines here, in a sentence; None when there can."""
     if os.geteuid() != 0:
         return "network namespaces and disks of their own need root"
+    if shutil.which("nsenter") is None:
+        return "there is no nsenter (util-linux)"
     if not os.path.exists("/dev/net/tun"):
         return "there is no /dev/net/tun"
     pid = os.fork()
@@ -49,7 +52,7 @@ class Network:
         self.numbers = range(1, count + 1)
         self._folder = tempfile.TemporaryDirectory(prefix="barnabas-faults-")
         self.disk = Path(self._folder.name)
-        self._prefix = f"198.{random.choice((18, 19))}.{random.randrange(256)}"  # for tests of networks: RFC 2544
+        self._prefix = _free_prefix()
         self._bad: dict[str, dict[tuple[int, int], Badness]] = {}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.machines", self._prefix, str(count), self.disk, str(DISK_BYTES)],
@@ -113,6 +116,15 @@ class Network:
         self._process.stdin.write(json.dumps([[*way, how] for way, how in links.items()]) + "\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline() == "\n", "the wire has ended"
+
+
+def _free_prefix() -> str:
+    """One of the networks of RFC 2544, which are there for tests, that nobody on this machine has now."""
+    routes = {line.split()[1] for line in Path("/proc/net/route").read_text().splitlines()[1:]}
+    while True:
+        numbers = 198, random.choice((18, 19)), random.randrange(256), 0
+        if bytes(reversed(numbers)).hex().upper() not in routes:
+            return ".".join(map(str, numbers[:3]))
 
 
 def between(some: Iterable[int], others: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -16,12 +16,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import secrets
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -46,6 +44,7 @@ from broker.metadata_part import Around, MetadataPart
 from broker.network.cold import Warmer
 from broker.network.listener import Listener
 from broker.own_addresses import own_controller, registered
+from broker.process import new_loop, process_age_s
 from broker.quorum_settings import quorum_places
 from broker.reconfiguration import Reconfiguration
 from broker.security.authorizer import AllowAll, Authorizer
@@ -108,7 +107,7 @@ def run(config: BrokerConfig, founding: Founding) -> None:
     """
     sys.setswitchinterval(_SWITCH_S)
     gc.disable()  # making the parts drops nothing that a collection could find; `ready` turns it on
-    loop = _new_loop()
+    loop = new_loop()
     asyncio.set_event_loop(loop)
     server = Server(config, loop, founding=founding)
 
@@ -116,7 +115,7 @@ def run(config: BrokerConfig, founding: Founding) -> None:
         listener = (server.listeners or server.controller_listeners)[0]
         host = listener.host or "0.0.0.0"  # noqa: S104
         shown = f"[{host}]" if ":" in host else host
-        seconds = _process_age_s()
+        seconds = process_age_s()
         sys.stdout.write(f"barnabas ready on {shown}:{listener.port} (node {config.node_id}, {seconds:.2f} s)\n")
         sys.stdout.flush()
         gc.freeze()
@@ -141,24 +140,6 @@ def _taken(endpoint: Endpoint, error: OSError, which: str) -> StartError:
     return StartError(
         f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror or error}; choose another address with {which}"
     )
-
-
-def _process_age_s() -> float:
-    """Seconds since this process was started, the interpreter's own start included."""
-    try:
-        with open("/proc/self/stat", "rb") as stat:
-            ticks = int(stat.read().rsplit(b")", 1)[1].split()[19])
-    except OSError:  # no Linux
-        return time.process_time()
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop  # noqa: PLC0415  # not everywhere
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 class Server:

@@ -39,6 +39,8 @@ SPEAKING_FACES = {
 
 DOORS = {
     "barnabas.__main__": "python -m barnabas",
+    "barnabas.cluster_command": "imported when the verb is cluster",
+    "barnabas.health": "imported when the verb is health",
     "barnabas.pipeline.command": "imported when the verb is pipeline",
     "barnabas.pytest_plugin": "pytest's entry point",
     "broker.cli": "imported when the verb is the daemon's",

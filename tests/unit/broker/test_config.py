@@ -107,8 +107,8 @@ def test_the_example_settings_load_without_a_word(caplog: pytest.LogCaptureFixtu
             if line.startswith("#") and "=" in line and not line.startswith("# ")
         }
         with caplog.at_level(logging.WARNING):
-            config = load_config(str(path), commented)
-        assert (config.node_id, caplog.records) == (1, []), path
+            load_config(str(path), commented)
+        assert caplog.records == [], path
 
 
 def test_listen_says_where_clients_connect_and_leaves_the_controllers_listeners() -> None:

@@ -250,9 +250,8 @@ class _Fetch(Waiter):
         if selected is not None:
             data.preferred_read_replica = selected
             self._must_answer = True
-        elif reader.is_follower and self._handler.select_replica is not None:
-            # Consumers may read from that follower, as far as it knows the high watermark: tell it at once.
-            self._must_answer |= partition.told_high_watermark != info.high_watermark
+        elif self._tells_watermarks and partition.told_high_watermark != info.high_watermark:
+            self._must_answer = True
         return data, info.size, partition.offset < _bound(info, reader.isolation)
 
     def _name(self, partition: FetchedPartition) -> str:
@@ -273,6 +272,12 @@ class _Fetch(Waiter):
             )
         if not is_allowed:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    @property
+    def _tells_watermarks(self) -> bool:
+        """Whether consumers may read from who asks, as far as it knows the high watermark: it is told at once."""
+        is_asked_elsewhere = self._handler.select_replica is not None
+        return is_asked_elsewhere and self._reader.is_follower and self._watchlist.is_incremental
 
     def _is_held_back(self, topic: str, index: int) -> bool:
         """Whether a follower that is not in sync has had more than its throttle allows (KIP-73)."""

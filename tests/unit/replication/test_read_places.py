@@ -77,7 +77,7 @@ def test_who_does_not_lead_sends_nobody_elsewhere(tmp_path: Path) -> None:
 
 
 def test_who_reads_what_memory_does_not_hold_is_sent_to_a_follower(tmp_path: Path) -> None:
-    """Rule 3, RocketMQ's: whatever the rack is."""
+    """Rule 3, RocketMQ's (I4): whatever the rack is."""
     world = places(tmp_path, by_backlog, memory=300)
     for follower in (2, 3):
         world.fetch(replica=follower, offset=10)
@@ -96,6 +96,12 @@ def test_a_follower_hears_of_the_high_watermark_at_once(tmp_path: Path) -> None:
     world.settle()
     assert waiting.is_done
     assert fetched(waiting).high_watermark == 10
+
+
+def test_a_follower_without_a_session_waits_for_records(tmp_path: Path) -> None:
+    """Nobody knows what it was told: answered at once, it would ask again and again."""
+    world = places(tmp_path)
+    assert not world.fetch(replica=2, offset=10, max_wait_ms=500).is_done
 
 
 @pytest.mark.parametrize("step", [1, 7, 50])

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.broker_settings import BROKER_SETTINGS
+from broker.listener_rules import Listening, wrong_listeners
 from broker.unused_settings import unused_settings
 from replication.controller.recurring import Intervals
 from replication.fetcher import FetchSettings
@@ -162,6 +163,18 @@ class BrokerConfig:
     def _all_listeners(self) -> list[Endpoint]:
         return _endpoints("listeners", self.value("listeners"))
 
+    def listening(self) -> Listening:
+        """What is said of all listeners together."""
+        return Listening(
+            self.roles,
+            self.listeners,
+            self.controller_listeners,
+            self.controller_listener_names,
+            self.advertised_listeners,
+            self.inter_broker_listener,
+            bool(self.value("controller.quorum.voters") or self.value("controller.quorum.bootstrap.servers")),
+        )
+
     def socket_settings(self) -> SocketSettings:
         """The settings of sockets."""
         return SocketSettings(
@@ -301,8 +314,7 @@ def load_config(
             f"{e.name}://{f'[{e.host}]' if ':' in e.host else e.host}:{e.port}" for e in config.controller_listeners
         ]
         config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *kept])})
-    _check_listeners(config)
-    found = contradiction(config)
+    found = wrong_listeners(config.listening()) or contradiction(config)
     if found is not None:
         raise ConfigError(found)
     return config
@@ -318,6 +330,7 @@ def _check(setting: Setting, text: str, origin: str) -> None:
 def contradiction(config: BrokerConfig) -> str | None:
     """What settings cannot mean, or not together, though each is of its kind; in Kafka's words."""
     for look in (
+        _look_at_metrics,
         _look_at_rolling,
         _look_at_retention,
         _look_at_the_cleaner,
@@ -327,6 +340,12 @@ def contradiction(config: BrokerConfig) -> str | None:
         found = look(config)
         if found is not None:
             return found
+    return None
+
+
+def _look_at_metrics(config: BrokerConfig) -> str | None:
+    if config.metrics_listener is not None and config.metrics_listener.name != "HTTP":
+        return "barnabas.metrics.listener: it speaks HTTP and nothing else, such as HTTP://127.0.0.1:9464"
     return None
 
 
@@ -377,21 +396,6 @@ def _look_at_consumer_groups(config: BrokerConfig) -> str | None:
     if config.number(heartbeat) >= config.number(session):
         return f"{heartbeat} must be less than {session}"
     return None
-
-
-def _check_listeners(config: BrokerConfig) -> None:
-    names = [endpoint.name for endpoint in config.listeners + config.controller_listeners]
-    if config.metrics_listener is not None and config.metrics_listener.name != "HTTP":
-        raise ConfigError("barnabas.metrics.listener: it speaks HTTP and nothing else, such as HTTP://127.0.0.1:9464")
-    if len(set(names)) != len(names):
-        raise ConfigError("listeners: each listener needs a name of its own")
-    if not config.listeners and "broker" in config.roles:
-        raise ConfigError("listeners: there is none that clients could connect to, such as PLAINTEXT://127.0.0.1:9092")
-    if not config.controller_listeners and "broker" not in config.roles:
-        raise ConfigError("listeners: there is none of controller.listener.names, such as CONTROLLER://127.0.0.1:9093")
-    unknown = set(config.advertised_listeners) - set(names)
-    if unknown:
-        raise ConfigError(f"advertised.listeners: {', '.join(sorted(unknown))} is not among the listeners")
 
 
 def _endpoints(name: str, value: Value) -> list[Endpoint]:

@@ -30,7 +30,7 @@ def quorum_places(config: BrokerConfig) -> QuorumPlaces:
     """Read the settings.
 
     Raises:
-        ConfigError: an address is none, or this controller has no vote.
+        ConfigError: an address is none, this controller has no vote, or others cannot reach it.
     """
     listener = config.controller_listener_names[0] if config.controller_listener_names else "CONTROLLER"
     voters = []
@@ -52,7 +52,13 @@ def quorum_places(config: BrokerConfig) -> QuorumPlaces:
         if address is None:
             raise ConfigError(f"{BOOTSTRAP}: {text!r} is not of the form host:port, such as 127.0.0.1:9093")
         bootstrap.append(address)
-    return QuorumPlaces(VoterSet(voters), bootstrap)
+    places = QuorumPlaces(VoterSet(voters), bootstrap)
+    if "controller" in config.roles and not config.controller_listeners and knows_others(config, places):
+        raise ConfigError(
+            "controller.listener.names must contain at least one value appearing in the 'listeners' configuration when running "
+            "the KRaft controller role: the other controllers must reach this one"
+        )
+    return places
 
 
 def knows_others(config: BrokerConfig, places: QuorumPlaces) -> bool:

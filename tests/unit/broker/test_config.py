@@ -52,7 +52,7 @@ def test_a_bad_value_names_file_line_and_what_is_accepted(tmp_path: Path) -> Non
     [
         ({"listeners": "nonsense"}, "NAME://host:port"),
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "a name of its own"),
-        ({"listeners": "CONTROLLER://h:1"}, "clients could connect"),
+        ({"listeners": "CONTROLLER://h:1"}, "at least one broker advertised listener"),
         ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),
         ({"socket.request.max.bytes": "0"}, "Value must be at least 1"),
         ({"log.retention.hours": "0"}, "log.retention.ms must be unlimited"),

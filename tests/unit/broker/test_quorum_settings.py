@@ -6,9 +6,14 @@ import pytest
 
 from broker.config import BrokerConfig, ConfigError
 from broker.network.peer import Address
-from broker.quorum_settings import quorum_places
+from broker.quorum_settings import knows_others, quorum_places
 
-STARTED = {"node.id": "2", "process.roles": "broker,controller", "controller.listener.names": "CONTROLLER"}
+STARTED = {
+    "node.id": "2",
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+}
 
 
 def test_voters_that_are_a_setting_have_no_directory() -> None:
@@ -44,3 +49,28 @@ def test_a_broker_need_not_be_a_voter() -> None:
     """It only follows."""
     config = BrokerConfig({**STARTED, "process.roles": "broker", "controller.quorum.voters": "1@a:9093"})
     assert quorum_places(config).static_voters.node_ids == [1]
+
+
+def test_a_controller_that_others_cannot_reach_is_refused() -> None:
+    """Alone it need not listen (decision 0016)."""
+    settings = {**STARTED, "listeners": "PLAINTEXT://:9092"}
+    assert quorum_places(BrokerConfig(settings)).bootstrap == []
+    with pytest.raises(ConfigError, match="the other controllers must reach this one"):
+        quorum_places(BrokerConfig({**settings, "controller.quorum.bootstrap.servers": "a:9093"}))
+
+
+@pytest.mark.parametrize(
+    ("address", "is_other"),
+    [
+        ("localhost:9093", False),
+        ("127.0.0.1:9093", False),
+        ("own:9093", False),
+        ("localhost:9094", True),
+        ("b:9093", True),
+    ],
+)
+def test_a_node_knows_itself_among_the_bootstrap_servers(address: str, is_other: bool) -> None:
+    """By what it advertises, or as this machine at its own port."""
+    told = {"advertised.listeners": "CONTROLLER://own:9093", "controller.quorum.bootstrap.servers": address}
+    config = BrokerConfig({**STARTED, **told})
+    assert knows_others(config, quorum_places(config)) is is_other

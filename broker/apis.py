@@ -30,6 +30,7 @@ from broker.handlers.delete_records import DeleteRecordsHandler
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
+from broker.handlers.follower_calls import FollowerCalls
 from broker.handlers.group_offsets import GroupOffsetsHandlers
 from broker.handlers.log_dirs import LogDirsHandler
 from broker.handlers.metadata import MetadataHandlers
@@ -49,6 +50,7 @@ from broker.memory import memory_bytes
 from broker.security.authorizer import Authorizer
 from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ReceivedMetrics
+from broker.timer import SystemClock
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 from replication.backlog import Appends
 from replication.deadlines import Deadlines
@@ -104,6 +106,7 @@ def client_apis(
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     producing = ProduceHandler(replicas, purgatory.deadlines, admission, authorizer)
     fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
+    replicas.on_leadership = FollowerCalls(sessions, purgatory.deadlines, SystemClock().mono_ms).led
     choose = config.read_places()
     if choose is not None:
         fetching.select_replica = ReadPlaces(replicas, choose).select
@@ -130,7 +133,7 @@ def client_apis(
                 config, channel, authorizer, purgatory.deadlines, OwnSettings(config.node_id, BrokerRules(config))
             ).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
-            *ClusterHandlers(channel, authorizer).routes(),
+            *ClusterHandlers(channel, authorizer, purgatory.deadlines).routes(),
             *UserHandlers(channel, authorizer).routes(),
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
@@ -145,7 +148,7 @@ def controller_apis(config: BrokerConfig, node: MetadataNode, authorizer: Author
         [
             *ControllerHandlers(node, authorizer).routes(),
             *RaftHandlers(node.quorum, authorizer).routes(),
-            *ClusterHandlers(node, authorizer).routes(),
+            *ClusterHandlers(node, authorizer, deadlines).routes(),
             *_admin(config, node, authorizer, deadlines).routes(),
             *authentication.routes(),
         ]

@@ -234,6 +234,12 @@ class FetchSessions:
             return session
         return self._resume(request, mono_ms, uses_topic_ids=uses_topic_ids)
 
+    def call_followers(self) -> None:
+        """Answer the followers that wait for records, whatever there is: they may know of more to ask for."""
+        for session in list(self._by_id.values()):
+            if session.is_follower and session.waiter is not None:
+                self._purgatory.expire(session.waiter)
+
     def remove(self, session_id: int) -> None:
         """End a session, if there is one of that id."""
         session = self._by_id.pop(session_id, None)

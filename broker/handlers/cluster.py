@@ -2,11 +2,15 @@
 
 RULES    1. What is changed wants ALTER on the cluster, what is shown DESCRIBE; who may not is told so in the answer's
             own place for it, and of nothing that is there.
-         2. The answer comes when the controller's records are committed.
+         2. The answer comes when the controller's records are committed. Who asks for elections or reassignments and says how
+            long it waits is told REQUEST_TIMED_OUT then, and what it asked for may be done all the same.
 NOT HERE What the controller decides (`replication/controller`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 from broker.handlers.deciding import Controller
 from broker.handlers.router import Pending, RequestContext, Route
@@ -41,11 +45,14 @@ from protocol.schema import Message
 from replication.controller.asked_elections import refusal
 from replication.controller.features import UpgradeType
 from replication.controller.reassignments import list_reassignments
+from replication.deadlines import Deadline, Deadlines
 
 METADATA_TOPIC = "__cluster_metadata"
 
 _REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _NO_RIGHT = "Cluster authorization failed."
+_LATE = ErrorCode.REQUEST_TIMED_OUT
+_LATE_TEXT = "The request timed out."
 _WITH_DIRECTORIES = 2
 _NOT_HERE = "This server does not host this topic-partition."
 
@@ -53,9 +60,10 @@ _NOT_HERE = "This server does not host this topic-partition."
 class ClusterHandlers:
     """The handlers of this module and what they need."""
 
-    def __init__(self, controller: Controller, authorizer: Authorizer) -> None:
+    def __init__(self, controller: Controller, authorizer: Authorizer, deadlines: Deadlines) -> None:
         self._controller = controller
         self._authorizer = authorizer
+        self._deadlines = deadlines
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
@@ -75,27 +83,16 @@ class ClusterHandlers:
         """Elect leaders."""
         if not self._may(context, Operation.ALTER):
             return refusal(request, _REFUSED, _NO_RIGHT)
-        return self._submit(context, request)
+        return self._submit_for(context, request, request.timeout_ms, lambda: refusal(request, _LATE, _LATE_TEXT))
 
     def alter_reassignments(
         self, context: RequestContext, request: AlterPartitionReassignmentsRequest
     ) -> Pending | AlterPartitionReassignmentsResponse:
         """Give partitions other replicas."""
-        if self._may(context, Operation.ALTER):
-            return self._submit(context, request)
-        topics = [
-            ReassignableTopicResponse(
-                name=topic.name,
-                partitions=[
-                    ReassignablePartitionResponse(
-                        partition_index=partition.partition_index, error_code=_REFUSED, error_message=_NO_RIGHT
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-        return AlterPartitionReassignmentsResponse(error_code=_REFUSED, error_message=_NO_RIGHT, responses=topics)
+        if not self._may(context, Operation.ALTER):
+            return _not_reassigned(request, _REFUSED, _NO_RIGHT)
+        late = partial(_not_reassigned, request, _LATE, _LATE_TEXT)
+        return self._submit_for(context, request, request.timeout_ms, late)
 
     def list_reassignments(
         self, context: RequestContext, request: ListPartitionReassignmentsRequest
@@ -165,8 +162,45 @@ class ClusterHandlers:
         self._controller.submit(request, wall_ms=context.wall_ms, reply=pending.complete)
         return pending
 
+    def _submit_for(
+        self, context: RequestContext, request: Message, timeout_ms: int, timed_out: Callable[[], Message]
+    ) -> Pending:
+        """Submit, and answer with `timed_out` when nothing was decided for so long."""
+        pending = Pending()
+        waiting: list[Deadline] = []
+
+        def reply(answer: Message) -> None:
+            for deadline in waiting:
+                deadline.cancel()
+            pending.complete(answer)
+
+        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
+        if timeout_ms > 0 and not pending.is_done:
+            waiting.append(self._deadlines.schedule(context.mono_ms + timeout_ms, lambda: reply(timed_out())))
+            pending.on_cancel = waiting[0].cancel
+        return pending
+
     def _may(self, context: RequestContext, operation: str) -> bool:
         return self._authorizer.authorize(context.principal, operation, Resource.CLUSTER, CLUSTER_NAME)
+
+
+def _not_reassigned(
+    request: AlterPartitionReassignmentsRequest, code: ErrorCode, sentence: str
+) -> AlterPartitionReassignmentsResponse:
+    """The same answer for all that was asked for."""
+    topics = [
+        ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[
+                ReassignablePartitionResponse(
+                    partition_index=partition.partition_index, error_code=code, error_message=sentence
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return AlterPartitionReassignmentsResponse(error_code=code, error_message=sentence, responses=topics)
 
 
 def _forget_directories(answer: DescribeQuorumResponse) -> None:

@@ -92,7 +92,7 @@ def leaders(admin: AdminClient, topic: str) -> dict[int, tuple[int, list[int]]]:
 
 
 def test_what_was_acknowledged_outlives_its_leaders(cluster: Cluster) -> None:
-    """Two of three nodes die one after the other, and come back: every acknowledged record is where it was."""
+    """M3: two of three nodes die one after the other, and come back: every acknowledged record is where it was."""
     admin = create(cluster, "kept")
     writer = Writer(cluster, "kept")
     for victim in (1, 2):

@@ -118,7 +118,7 @@ def rig() -> Rig:
 
 
 def test_the_first_request_names_all_and_later_ones_what_moved(rig: Rig) -> None:
-    """Rule 2: an incremental session."""
+    """Rule 2, M5: an incremental session, in which what is there is waited for."""
     for index in (0, 1):
         rig.fetcher.follow(partition(index))
     assert rig.asked() == {0: (5, 10, 4), 1: (5, 10, 4)}

@@ -99,20 +99,12 @@ def client_apis(
         partition_limit=config.number("max.request.partition.size.limit"),
         soon=node.publisher.soon,
     )
-    sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
     offsets_partitions = config.number("offsets.topic.num.partitions")
     transacting = TransactionHandlers(transactions, groups, image, ids.take, authorizer, offsets_partitions)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     producing = ProduceHandler(replicas, purgatory.deadlines, admission, authorizer)
-    fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
-    replicas.on_leadership = FollowerCalls(sessions, purgatory.deadlines, SystemClock().mono_ms).led
-    choose = config.read_places()
-    if choose is not None:
-        fetching.select_replica = ReadPlaces(replicas, choose).select
-        sessions.tells_watermarks = True
-        if choose is by_backlog:
-            replicas.appends = Appends(int(memory_bytes() * config.memory_ratio))
+    fetching = _fetching(config, replicas, purgatory, authorizer)
     return ApiVersionsHandler(node).table_of(
         [
             *produce.routes(producing, produce_shortcut.shortcuts(producing)),
@@ -140,6 +132,21 @@ def client_apis(
             *TelemetryHandlers(instances, received, config.number("telemetry.max.bytes")).routes(),
         ]
     )
+
+
+def _fetching(
+    config: BrokerConfig, replicas: ReplicaManager, purgatory: Purgatory, authorizer: Authorizer
+) -> FetchHandler:
+    sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
+    replicas.on_leadership = FollowerCalls(sessions, purgatory.deadlines, SystemClock().mono_ms).led
+    fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
+    choose = config.read_places()
+    if choose is not None:
+        fetching.select_replica = ReadPlaces(replicas, choose).select
+        sessions.tells_watermarks = True
+        if choose is by_backlog:
+            replicas.appends = Appends(int(memory_bytes() * config.memory_ratio))
+    return fetching
 
 
 def controller_apis(config: BrokerConfig, node: MetadataNode, authorizer: Authorizer, deadlines: Deadlines) -> Router:

@@ -327,9 +327,12 @@ class Server:
             self._deadlines,
             self._clock,
         )
-        self._reconfiguration = Reconfiguration(
+        self._reconfiguration = self._build_reconfiguration()
+
+    def _build_reconfiguration(self) -> Reconfiguration:
+        return Reconfiguration(
             self._loop,
-            config,
+            self._config,
             self.listeners + self.controller_listeners,
             self._log_manager,
             self._replicas,

@@ -20,6 +20,8 @@ from tests.exactly_once.carrier import ABORTED, transformed
 from tests.exactly_once.client import FAILED, Client
 
 STALLED_S = 20.0
+METADATA_MS = 3000
+"""So old may be what it knows of who leads: a leader that does not know of its successor tells it nothing."""
 
 
 async def carry(client: Client) -> None:
@@ -29,11 +31,13 @@ async def carry(client: Client) -> None:
     note = client.history.note
     place = TopicPartition(source, 0)
     producer = AIOKafkaProducer(
-        bootstrap_servers=client.bootstrap, transactional_id=client.name, request_timeout_ms=5000
-    )
+        bootstrap_servers=client.bootstrap, transactional_id=client.name, request_timeout_ms=5000,
+        metadata_max_age_ms=METADATA_MS,
+    )  # fmt: skip
     consumer = AIOKafkaConsumer(
         bootstrap_servers=client.bootstrap, group_id=client.name, enable_auto_commit=False,
         isolation_level="read_committed", auto_offset_reset="none", request_timeout_ms=5000,
+        metadata_max_age_ms=METADATA_MS,
     )  # fmt: skip
     await producer.start()
     await consumer.start()

@@ -13,6 +13,7 @@ from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
+from protocol.messages.produce_fetch import FetchResponse, PartitionData
 from protocol.schema import Message, carries
 from replication.quorum import Quorum
 from replication.raft.letters import refused
@@ -43,9 +44,18 @@ class RaftHandlers:
         pending = Pending()
 
         def reply(answer: Any) -> None:
-            if hasattr(answer, "node_endpoints") and not carries(type(answer), "node_endpoints", context.api_version):
-                answer.node_endpoints = []  # who asks in an older version knows where the leader is, or asks again
+            _leave_out(answer, context.api_version)
             pending.complete(answer)
 
         self._quorum.receive(request, reply)
         return pending
+
+
+def _leave_out(answer: Message, version: int) -> None:
+    """Make an answer one that its version can carry: who asks in an older one knows where the leader is, or asks again."""
+    if hasattr(answer, "node_endpoints") and not carries(type(answer), "node_endpoints", version):
+        answer.node_endpoints = []
+    if isinstance(answer, FetchResponse) and not carries(PartitionData, "current_leader", version):
+        for topic in answer.responses:
+            for partition in topic.partitions:
+                partition.diverging_epoch = partition.current_leader = partition.snapshot_id = None

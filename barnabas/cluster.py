@@ -9,7 +9,7 @@ FORMAT   DIR/cluster.json     the cluster's id, the voters that its quorum began
 RULES    1. A cluster that is made again in its folder has the ids, ports and settings that it had; settings that are given then
             lie over them.
          2. All nodes are started at the same time, for one alone would wait for the others; they are all ready, or none runs.
-         3. All end at the same time: nobody hands anything over to a node that is about to end. The ISRs stay as they are.
+         3. All end at the same time: nobody hands anything over to a node that is about to end.
 NOT HERE One daemon (`embedded.py`), the command line (`cluster_command.py`).
 """
 

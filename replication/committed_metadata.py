@@ -3,13 +3,13 @@
 RULES    1. Only what is committed is published. Who begins to lead goes on from the log's end (`rest`), and reads here no more
             until another one leads (`go_on`).
          2. Records of a transaction count when its end is there.
-         3. A snapshot that replaced the log replaces the image.
+         3. A snapshot that replaced the log replaces the image. It does not say who leads: the quorum does (`leader`).
 NOT HERE What is committed (`quorum.py`), the leader's own images (`controller/controller.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from protocol.messages.stored import LeaderChangeMessage
 from replication.image import Changes, MetadataImage
@@ -29,6 +29,8 @@ class CommittedMetadata:
         self._whole = WholeTransactions(is_open=is_in_transaction)
         self._next_offset = publisher.newest.offset + 1
         self.is_following = True
+        self.leader: Callable[[], int] = _nobody
+        """Who leads the metadata log; -1: nobody knows."""
 
     @property
     def is_in_transaction(self) -> bool:
@@ -61,7 +63,7 @@ class CommittedMetadata:
         before = self._publisher.newest
         offset, epoch = name.end_offset - 1, name.leader_epoch
         image, _ = MetadataImage(before.cluster_id).apply(snapshot.data, offset=offset, epoch=epoch)
-        image = image.led_by(before.leader_id, offset=offset, epoch=epoch)
+        image = image.led_by(self.leader(), offset=offset, epoch=epoch)
         self._whole = WholeTransactions()
         self._next_offset = name.end_offset
         self._publisher.publish(image, Changes.between(before, image), _nothing)
@@ -80,7 +82,9 @@ class CommittedMetadata:
             counting = self._whole.take(batch.messages)
             if self._whole.is_open and not counting:
                 return image, Changes()
-            return image.apply(counting, offset=offset, epoch=epoch)
+            image, changes = image.apply(counting, offset=offset, epoch=epoch)
+            is_known = image.leader_id >= 0
+            return image if is_known else image.led_by(self.leader(), offset=offset, epoch=epoch), changes
         leader_id = image.leader_id
         for message in batch.messages:
             if isinstance(message, LeaderChangeMessage):
@@ -90,3 +94,7 @@ class CommittedMetadata:
 
 def _nothing() -> None:
     pass
+
+
+def _nobody() -> int:
+    return -1

@@ -83,6 +83,7 @@ class MetadataNode:
             log, self.publisher, committed, environment, sessions, world.clock, own, start.bootstrap, recurring
         )
         log.on_loaded = committed.loaded
+        committed.leader = lambda: self.raft.leader_id
         self.raft = Raft(
             _own_voter(identity, own, log),
             identity.cluster_id,

@@ -138,10 +138,10 @@ class Fetcher:
         self._following = following
         self._settings = settings
         self._followed: dict[Key, _Followed] = {}
-        self._dirty: set[Key] = set()
-        """Partitions whose part of the next request has to be looked at."""
-        self._delayed: set[Key] = set()
-        self._out_of_range: set[Key] = set()
+        self._dirty: dict[Key, None] = {}
+        """Partitions whose part of the next request has to be looked at; always in the same order, as below."""
+        self._delayed: dict[Key, None] = {}
+        self._out_of_range: dict[Key, None] = {}
         self._session_id = 0
         self._session_epoch = 0
         self._named: dict[Key, _Position] = {}
@@ -171,7 +171,7 @@ class Fetcher:
         assert partition.topic_id is not None, "it was followed"
         key = (partition.topic_id, partition.index)
         if self._followed.pop(key, None) is not None:
-            self._dirty.add(key)
+            self._dirty[key] = None
 
     def _open(self, followed: _Followed) -> None:
         followed.is_open = False
@@ -184,7 +184,7 @@ class Fetcher:
 
     def _touch(self, followed: _Followed) -> None:
         if self._followed.get(followed.key) is followed:
-            self._dirty.add(followed.key)
+            self._dirty[followed.key] = None
             if not self._is_asking and not self._writing:
                 self.on_ready()
 
@@ -194,8 +194,8 @@ class Fetcher:
         if self._is_asking or self._writing:
             return None
         for key in [key for key in self._delayed if self._is_over(key, mono_ms)]:
-            self._delayed.discard(key)
-            self._dirty.add(key)
+            self._delayed.pop(key, None)
+            self._dirty[key] = None
         request = self._offsets_request(mono_ms) or self._fetch_request(mono_ms)
         self._is_asking = request is not None
         return request
@@ -293,7 +293,7 @@ class Fetcher:
         """Begin another one, in whose first request the leader is told that this one is over."""
         self._session_epoch = 0
         self._named.clear()
-        self._dirty.update(self._followed)
+        self._dirty.update(dict.fromkeys(self._followed))
 
     def _take(self, answer: FetchResponse, mono_ms: int, wall_ms: int) -> None:
         self._session_id = answer.session_id
@@ -371,14 +371,14 @@ class Fetcher:
         """Rule 3."""
         if self._followed.get(followed.key) is followed:
             followed.until_ms = until_ms
-            self._delayed.add(followed.key)
-            self._dirty.add(followed.key)
+            self._delayed[followed.key] = None
+            self._dirty[followed.key] = None
 
     # ------------------------------------------------------------ out of range
     def _ask_for(self, followed: _Followed, end: int) -> None:
         followed.asks_for = end
-        self._out_of_range.add(followed.key)
-        self._dirty.add(followed.key)
+        self._out_of_range[followed.key] = None
+        self._dirty[followed.key] = None
 
     def _offsets_request(self, mono_ms: int) -> ListOffsetsRequest | None:
         """Ask where the leader's logs begin, or end (rule 5)."""
@@ -386,7 +386,7 @@ class Fetcher:
         for key in list(self._out_of_range):
             followed = self._followed.get(key)
             if followed is None or followed.asks_for is None:
-                self._out_of_range.discard(key)
+                self._out_of_range.pop(key, None)
             elif followed.is_at_rest and followed.until_ms <= mono_ms:
                 partition = followed.partition
                 asked = ListOffsetsPartition(

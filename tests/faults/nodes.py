@@ -85,11 +85,14 @@ class _Kafka(ApacheKafka):
 
 
 def _listeners(place: Place) -> str:
-    return f"PLAINTEXT://{place.address}:{PORT},CONTROLLER://{place.address}:{CONTROLLER_PORT}"
+    clients = f"PLAINTEXT://{place.address}:{PORT}"
+    is_controller = "controller" in str(place.settings["process.roles"])
+    return f"{clients},CONTROLLER://{place.address}:{CONTROLLER_PORT}" if is_controller else clients
 
 
 def _settings(place: Place) -> dict[str, Any]:
-    return {**place.settings, "node.id": place.number, "listeners": _listeners(place)}
+    own = {"node.id": place.number, "listeners": _listeners(place), "controller.listener.names": "CONTROLLER"}
+    return {**place.settings, **own}
 
 
 KINDS: dict[str, Callable[[Place], Node]] = {"barnabas": _Ours, "kafka": _Kafka}

@@ -64,7 +64,7 @@ _NO_BROKER_LISTENER = (
 
 def _of_a_broker(node: Listening) -> str | None:
     if not node.controller_names:
-        return f"{_NAMES} must contain at least one value when running KRaft with just the broker role"
+        return f'Missing required configuration "{_NAMES}" which has no default value.'
     if node.controllers:
         return (
             f"{_NAMES} must not contain a value appearing in the 'listeners' configuration when running KRaft with just the "

@@ -69,7 +69,7 @@ class Cluster:
             own = {**SETTINGS, "process.roles": roles, "controller.quorum.voters": voters}
             network = self.network
             entering = [*network.entering(number), *disks.environment(self.library, network.disk)]
-            place = Place(number, network.address(number), network.disk, entering, own)
+            place = Place(number, network.address(number), network.disk, network.disk_of(number), entering, own)
             self.nodes[number] = KINDS[kind](place)
 
     def __enter__(self) -> Self:

@@ -43,6 +43,7 @@ class Place(NamedTuple):
     address: str
     disk: Path
     """As the node sees it."""
+    disk_from_here: Path
     entering: Sequence[str]
     """What stands before its command."""
     settings: Mapping[str, Any]
@@ -73,7 +74,7 @@ class _Kafka(ApacheKafka):
         logs = ",".join(str(place.disk / name) for name in DIRECTORIES)
         super().__init__(
             {**_settings(place), "advertised.listeners": _listeners(place), "log.dirs": logs},
-            data_dir=place.disk / DIRECTORIES[0],
+            data_dir=place.disk_from_here / DIRECTORIES[0],
             is_static=True,
             entering=place.entering,
             address=(place.address, PORT),

@@ -86,6 +86,8 @@ class MetadataLog:
         self._is_syncing = False
         self._next_offset = log.log_end_offset
         self._end_epoch = epoch
+        self._begun: list[EpochEnd] = []
+        """Epochs that the log may not know of yet, because their first records are being written; and where they begin."""
         self.voters = voters
         self.kraft_version = kraft_version
         """1: the voters stand in the log; 0: they are a setting."""
@@ -155,10 +157,16 @@ class MetadataLog:
         """The largest epoch up to that one which the log knows, and where it ends."""
         if epoch >= self._end_epoch:
             return self.end
+        lowest = self.oldest_snapshot or EpochEnd(0, 0)
+        known = self._log.latest_epoch
+        if epoch >= known:
+            before = max(known, lowest.epoch)
+            for begun in self._begun:
+                if begun.epoch > epoch:
+                    return EpochEnd(before, begun.offset)
+                before = max(before, begun.epoch)
         found, offset = self._log.end_offset_for_epoch(epoch)
-        if found >= 0:
-            return EpochEnd(found, offset)
-        return self.oldest_snapshot or EpochEnd(0, 0)
+        return EpochEnd(found, offset) if found >= 0 else lowest
 
     # ------------------------------------------------------------ reading
     def read(self, offset: int, max_bytes: int) -> Any:
@@ -192,7 +200,7 @@ class MetadataLog:
         leader = stored.LeaderChangeMessage(leader_id=node_id, voters=voters, granting_voters=for_it)
         messages: list[tuple[ControlType, Message]] = [(ControlType.LEADER_CHANGE, leader)]
         messages += [] if lead.naming is None else _named(lead.naming)
-        self._end_epoch = lead.epoch
+        self._begin(lead.epoch, self._next_offset)
         return self._append_control(messages, wall_ms, committed)
 
     def name_voters(self, naming: NameVoters, wall_ms: int) -> None:
@@ -273,7 +281,7 @@ class MetadataLog:
         for at, header in headers(records):
             if header.base_offset >= prepared.end_offset:
                 break  # of a newer epoch than the leader's
-            self._end_epoch = header.leader_epoch
+            self._begin(header.leader_epoch, header.base_offset)
             if header.is_control:
                 batch = read_batch(records, at, header)
                 for offset, message in enumerate(batch.messages, batch.base_offset):
@@ -281,6 +289,12 @@ class MetadataLog:
         self._next_offset = prepared.end_offset
         self._awaiting_flush.append((prepared.end_offset, done))
         self._write(prepared, wall_ms)
+
+    def _begin(self, epoch: int, offset: int) -> None:
+        if epoch > self._end_epoch:
+            self._begun = [one for one in self._begun if one.epoch > self._log.latest_epoch]
+            self._begun.append(EpochEnd(epoch, offset))
+            self._end_epoch = epoch
 
     def _take_control(self, offset: int, message: Message) -> None:
         if isinstance(message, stored.VotersRecord):
@@ -326,7 +340,7 @@ class MetadataLog:
         except StorageError as error:
             self.fail(error)
             return
-        self._next_offset, self._end_epoch = name.end_offset, name.leader_epoch
+        self._next_offset, self._end_epoch, self._begun = name.end_offset, name.leader_epoch, []
         self.bytes_behind, self.snapshot_ms = 0, snapshot.last_contained_ms
         for message in snapshot.control:
             if isinstance(message, stored.VotersRecord):
@@ -338,7 +352,7 @@ class MetadataLog:
 
     def _stands_at_end(self) -> None:
         log = self._log
-        self._next_offset = log.log_end_offset
+        self._next_offset, self._begun = log.log_end_offset, []
         epoch = log.latest_epoch
         snapshot = self.newest_snapshot
         self._end_epoch = max(epoch, 0 if snapshot is None else snapshot.epoch)

@@ -22,7 +22,7 @@ from replication.metadata_records import (
     snapshot,
 )
 from replication.quorum_state import read_quorum_state
-from replication.raft.replica_log import EpochEnd
+from replication.raft.replica_log import EpochEnd, Lead
 from replication.snapshot_files import SnapshotFile
 from storage.disk import StorageError
 from tests.support.admin_cases import topic
@@ -162,6 +162,23 @@ def test_a_slow_directory_holds_up_the_change_and_not_the_caller(tmp_path: Path)
     worker.let_through()
     assert committed == ["a", "b"]
     assert not worker.syncs
+
+
+def test_an_epoch_whose_first_record_is_being_written_ends_the_one_before(tmp_path: Path) -> None:
+    """Who asked amid it about an epoch between them was told that nothing is common, and cut what was committed."""
+    world = ControllerWorld(tmp_path).start()
+    log, before = world.log, world.log.end
+    world.worker.holds_writes = True
+    log.begin_epoch(Lead(before.epoch + 4, [1]), 1, WALL_MS, lambda: None)
+    after = log.end
+
+    def look() -> None:
+        assert log.end_of_epoch(before.epoch) == log.end_of_epoch(before.epoch + 3) == before
+        assert log.end_of_epoch(before.epoch + 4) == log.end_of_epoch(before.epoch + 9) == after
+
+    look()
+    world.worker.let_write()
+    look()
 
 
 def test_a_torn_tail_is_cut_and_what_was_committed_stays(tmp_path: Path) -> None:

@@ -264,8 +264,8 @@ def leaders_moved(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     moves.elect_preferred(cluster.any_bootstrap(dice), list(wanted))
 
 
-ALONE = frozenset({"power lost", "last in sync"})
-"""Only one replica may lose what was acknowledged."""
+ALONE = frozenset({"power lost", "last in sync", "leaders moved", "restarted in turns"})
+"""Only one replica may lose what was acknowledged; and some of these wait for a cluster that is whole but for them."""
 
 FAULTS: dict[str, Fault] = {
     "killed": killed,

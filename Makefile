@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest --verbose -rs --durations 10 --numprocesses 2 
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test fuzz kill damage conformance exactly-once cluster-faults sim sim-coordinators sim-quorum compare-groups compare-decisions bench check fmt setup kafka-jars wheel clean
+.PHONY: help run demo test fuzz kill damage conformance exactly-once cluster-faults sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check fmt setup kafka-jars wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -59,6 +59,9 @@ sim-coordinators: .venv/.test ## groups and transactions that crash between any 
 
 sim-quorum: .venv/.test ## elections and replication of the metadata log on nodes that crash and networks that fail, SECONDS=60 long; SEED=... plays one again
 	@exec $(BIN)/python -m tests.simulation.quorum $(SIMULATED)
+
+sim-cluster: .venv/.test ## whole clusters on simulated disks, clocks and networks, SECONDS=60 long or HISTORIES=...; SEED=... plays one again
+	@exec $(BIN)/python -m tests.simulation.cluster $(SIMULATED)
 
 compare-groups: .venv/.test kafka-jars ## random lives of groups, step by step as Apache Kafka answers; ARGS="--lives 100 --seed ..." plays some again
 	@exec $(BIN)/python -m tests.scenarios.comparing $(ARGS)

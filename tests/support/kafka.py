@@ -98,11 +98,17 @@ def tool_command(cls: str, *args: object, jvm: Sequence[str] = QUICK_JVM, classe
 
 
 def compile_java(source: Path, into: Path) -> Path:
-    """Compile a program against Kafka's classes; the folder with its own. Skips where there is no compiler."""
+    """Compile a program, and what it needs of its folder, against Kafka's classes; the folder with its own.
+
+    Skips where there is no compiler.
+    """
     compiler, classpath = shutil.which("javac"), kafka_classpath()
     if compiler is None or classpath is None:
         pytest.skip("no javac on the path: install a JDK 17")
-    subprocess.run([compiler, "-nowarn", "-Xlint:none", "-cp", classpath, "-d", into, source], check=True)
+    subprocess.run(
+        [compiler, "-nowarn", "-Xlint:none", "-cp", classpath, "-sourcepath", source.parent, "-d", into, source],
+        check=True,
+    )
     return into
 
 

@@ -21,6 +21,7 @@ from replication.publisher import Publisher
 from replication.quorum import Clock
 
 _RETRY_MS: Final = 50
+_ROWS: Final = ("topics", "responses", "results", "entries")
 
 Reply = Callable[[Any], None]
 Ask = Callable[[int, Message, Callable[[Message | None], None]], None]
@@ -103,7 +104,7 @@ class ControllerChannel:
 
     def _send(self, one: _Waiting) -> None:
         def answered(answer: Message | None) -> None:
-            if answer is None or getattr(answer, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER:
+            if answer is None or _is_refused(answer):
                 self._again(one)
             else:
                 one.reply(answer)
@@ -123,3 +124,9 @@ class ControllerChannel:
                 self._ask_waiting()
 
         self._deadlines.schedule(self._clock.mono_ms() + _RETRY_MS, ask_again)
+
+
+def _is_refused(answer: Message) -> bool:
+    """Whether who answered is not active; some answers have a code only for each of what they were asked for."""
+    rows = [row for name in _ROWS for row in getattr(answer, name, ())]
+    return any(getattr(one, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER for one in (answer, *rows[:1]))

@@ -11,6 +11,7 @@ import pytest
 from broker.controller_channel import ControllerChannel
 from broker.life import BrokerLife
 from protocol.errors import ErrorCode
+from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.quorum import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -19,6 +20,7 @@ from protocol.messages.quorum import (
 )
 from protocol.schema import Message
 from replication.controller.brokers import Registration
+from replication.controller.not_controller import not_controller
 from replication.deadlines import Deadlines
 
 OWN, OTHER = 1, 2
@@ -207,3 +209,19 @@ def test_it_leaves_when_nobody_needs_it(rig: Rig) -> None:
     rig.wait(50)
     rig.beat(should_shut_down=True, is_fenced=True)
     assert ended == ["ended"]
+
+
+def test_a_refusal_that_stands_with_each_topic_is_asked_again(rig: Rig) -> None:
+    """An answer to CreateTopics has no code of its own: who is active no longer says so of each topic."""
+    rig.channel.leader_changed(OTHER)
+    answers: list[Any] = []
+    request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
+    rig.channel.submit(request, wall_ms=0, reply=answers.append)
+    rig.next()[2](not_controller(request))
+    assert answers == []
+    rig.wait(1000)
+    _, again, reply = rig.next()
+    assert again is request
+    created = CreateTopicsResponse(topics=[CreatableTopicResult(name="t", error_code=ErrorCode.NONE)])
+    reply(created)
+    assert answers == [created]

@@ -11,6 +11,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from tests.exactly_once.client import FAILED, Client
+from tests.faults.steady_writer import TIMEOUT_MS
 
 PAUSE_S = 0.05
 LAST_S = 20.0
@@ -23,7 +24,7 @@ def write(client: Client) -> None:
     note = client.history.note
     producer = KafkaProducer(
         bootstrap_servers=client.bootstrap.split(","), acks="all", enable_idempotence=True, linger_ms=5,
-        request_timeout_ms=5000, delivery_timeout_ms=30_000, max_block_ms=30_000, metadata_max_age_ms=3000,
+        request_timeout_ms=5000, delivery_timeout_ms=TIMEOUT_MS, max_block_ms=30_000, metadata_max_age_ms=3000,
         reconnect_backoff_max_ms=500,
     )  # fmt: skip
 

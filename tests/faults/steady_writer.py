@@ -18,6 +18,9 @@ PAUSE_S = 0.02
 AT_MOST = 500
 """So many may be on their way."""
 LAST_S = 20.0
+TIMEOUT_MS = 180_000
+"""Longer than any fault: librdkafka that gives up a record on its way begins a new epoch, and what it sends again then may be
+there already, with any broker."""
 
 
 def write(client: Client) -> None:
@@ -28,7 +31,7 @@ def write(client: Client) -> None:
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": client.bootstrap, "enable.idempotence": True, "linger.ms": 5,
-            "message.timeout.ms": 30_000, "request.timeout.ms": 5000, **QUICK,
+            "message.timeout.ms": TIMEOUT_MS, "request.timeout.ms": 5000, **QUICK,
         }
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from broker.handlers.deciding import Controller
 from broker.handlers.router import Pending, RequestContext, Route
@@ -41,7 +42,7 @@ from protocol.messages.cluster import (
     UpdateFeaturesResponse,
 )
 from protocol.primitives import ZERO_UUID
-from protocol.schema import Message
+from protocol.schema import Message, carries
 from replication.controller.asked_elections import refusal
 from replication.controller.features import UpgradeType
 from replication.controller.reassignments import list_reassignments
@@ -55,6 +56,8 @@ _LATE = ErrorCode.REQUEST_TIMED_OUT
 _LATE_TEXT = "The request timed out."
 _WITH_DIRECTORIES = 2
 _NOT_HERE = "This server does not host this topic-partition."
+
+M = TypeVar("M", bound=Message)
 
 
 class ClusterHandlers:
@@ -82,7 +85,7 @@ class ClusterHandlers:
     def elect_leaders(self, context: RequestContext, request: ElectLeadersRequest) -> Pending | ElectLeadersResponse:
         """Elect leaders."""
         if not self._may(context, Operation.ALTER):
-            return refusal(request, _REFUSED, _NO_RIGHT)
+            return _as_in(context.api_version, refusal(request, _REFUSED, _NO_RIGHT))
         return self._submit_for(context, request, request.timeout_ms, lambda: refusal(request, _LATE, _LATE_TEXT))
 
     def alter_reassignments(
@@ -172,7 +175,7 @@ class ClusterHandlers:
         def reply(answer: Message) -> None:
             for deadline in waiting:
                 deadline.cancel()
-            pending.complete(answer)
+            pending.complete(_as_in(context.api_version, answer))
 
         self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
         if timeout_ms > 0 and not pending.is_done:
@@ -182,6 +185,13 @@ class ClusterHandlers:
 
     def _may(self, context: RequestContext, operation: str) -> bool:
         return self._authorizer.authorize(context.principal, operation, Resource.CLUSTER, CLUSTER_NAME)
+
+
+def _as_in(version: int, answer: M) -> M:
+    """An answer as its version has it: the first one of ElectLeaders has errors of partitions only."""
+    if not carries(type(answer), "error_code", version):
+        answer.error_code = ErrorCode.NONE  # type: ignore[attr-defined]  # it has one in other versions
+    return answer
 
 
 def _not_reassigned(

@@ -55,9 +55,9 @@ class Stage:
         """Of the controller."""
         self.replies.append(reply)
 
-    def ask(self, request: Any) -> Pending:
+    def ask(self, request: Any, version: int = 1) -> Pending:
         """Have it handled in the middle of the first second."""
-        context = RequestContext(19, 6, 1, "c", CONNECTION, 500, 0)
+        context = RequestContext(request.API_KEY, version, 1, "c", CONNECTION, 500, 0)
         handle: Callable[[Any, Any], Any] = {
             CreateTopicsRequest: self.handlers.create_topics,
             DeleteTopicsRequest: self.handlers.delete_topics,
@@ -147,3 +147,14 @@ def test_no_deadline_outlives_its_request() -> None:
     stage.ask(create(0))
     assert len(stage.deadlines) == 0
     assert len(stage.answers) == 1
+
+
+def test_the_first_version_of_an_election_has_errors_of_partitions_only() -> None:
+    """Its answer could not be encoded else."""
+    stage = Stage()
+    asked = [ElectedPartitions(topic="t", partitions=[0])]
+    stage.ask(ElectLeadersRequest(topic_partitions=asked, timeout_ms=1000), version=0)
+    stage.deadlines.run_due(1500)
+    (answer,) = stage.answers
+    assert answer.error_code == ErrorCode.NONE
+    assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.REQUEST_TIMED_OUT

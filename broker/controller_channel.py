@@ -72,6 +72,7 @@ class ControllerChannel:
         self._clock = clock
         self._leader_id = -1
         self._leader_since_ms = clock.mono_ms()
+        self._silent_since_ms: int | None = None
         self._waiting: deque[_Waiting] = deque()
 
     @property
@@ -81,8 +82,9 @@ class ControllerChannel:
 
     @property
     def leaderless_ms(self) -> int:
-        """For how long nobody has been known to lead."""
-        return 0 if self._leader_id >= 0 else self._clock.mono_ms() - self._leader_since_ms
+        """For how long nobody has been known to lead, or who leads has not answered."""
+        since_ms = self._silent_since_ms if self._leader_id >= 0 else self._leader_since_ms
+        return 0 if since_ms is None else self._clock.mono_ms() - since_ms
 
     def leader_changed(self, leader_id: int) -> None:
         """Another controller is active, or nobody (-1)."""
@@ -104,6 +106,10 @@ class ControllerChannel:
 
     def _send(self, one: _Waiting) -> None:
         def answered(answer: Message | None) -> None:
+            if answer is not None:
+                self._silent_since_ms = None
+            elif self._silent_since_ms is None:
+                self._silent_since_ms = self._clock.mono_ms()
             if answer is None or _is_refused(answer):
                 self._again(one)
             else:

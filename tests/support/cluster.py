@@ -1,16 +1,18 @@
-"""A cluster of nodes of our own, each a process: brokers and controllers at once, with a quorum of all of them."""
+"""A cluster of nodes of our own, each a process: brokers and controllers at once, with a quorum of all of them.
+
+Its voters are a setting; those of `barnabas.Cluster` stand in the log.
+"""
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from barnabas import Broker
+from barnabas.cluster import free_ports
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 DEFAULTS = {
@@ -65,9 +67,10 @@ class Cluster:
     def start(self) -> None:
         """Start all nodes that do not run, at the same time: one alone would wait for the others."""
         stopped = [node for node in self.nodes.values() if not node.is_running]
-        with ThreadPoolExecutor(len(stopped) or 1) as pool:
-            for started in [pool.submit(node.start) for node in stopped]:
-                started.result()
+        for node in stopped:
+            node.launch()
+        for node in stopped:
+            node.wait_until_ready()
 
     def close(self) -> None:
         """End all nodes."""
@@ -89,15 +92,3 @@ class Cluster:
 
 def _of_node(settings: Mapping[str, str], number: int) -> dict[str, str]:
     return {name: text.replace("{node}", str(number)) for name, text in settings.items()}
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now; they are given out together, so that no two are the same."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

@@ -55,7 +55,7 @@ class Stage:
         """Of the controller."""
         self.replies.append(reply)
 
-    def ask(self, request: Any, version: int = 1) -> Pending:
+    def ask(self, request: Any, version: int = 6) -> Pending:
         """Have it handled in the middle of the first second."""
         context = RequestContext(request.API_KEY, version, 1, "c", CONNECTION, 500, 0)
         handle: Callable[[Any, Any], Any] = {

@@ -8,6 +8,7 @@ What differs is printed with its step and the cluster before it: `--seed` plays 
 purpose, or not even with Kafka itself:
 - a replica that is taken back while it comes (`replication/controller/partition_changes.py` rule 4),
 - the directory of a replica whose partition has no leader, and directories out of service (`directories.py` rule 2),
+- the last active broker that wants to be fenced (`heartbeats.py` rule 1),
 - a change of min.insync.replicas while there are eligible leaders: Kafka's controller then forgets them in one of two places.
 A life ends where Kafka's classes fail: when the last known leader is no replica any more.
 """
@@ -145,7 +146,7 @@ class Life:
             broker_id=broker.broker_id,
             broker_epoch=broker.epoch - (self.dice.random() < 0.05),
             current_metadata_offset=self.dice.choice((FAR, FAR, FAR, 0)),
-            want_fence=self.dice.random() < 0.1,
+            want_fence=self.dice.random() < 0.1 and _has_others(image, broker.broker_id),
             want_shut_down=leaves or broker.is_shutting_down,
             offline_log_dirs=failed,
             cordoned_log_dirs=list(broker.directories) if self.dice.random() < 0.05 else [],
@@ -273,6 +274,10 @@ class Life:
         change = AlterableConfig(name=name, config_operation=0, value=value)
         wanted = AlterConfigsResource(resource_type=2, resource_name=topic.name, configs=[change])
         return IncrementalAlterConfigsRequest(resources=[wanted], validate_only=False)
+
+
+def _has_others(image: MetadataImage, broker_id: int) -> bool:
+    return any(broker.is_active for other, broker in image.brokers.items() if other != broker_id)
 
 
 def told(decided: Decided) -> list[str]:

@@ -21,6 +21,8 @@ from tests.faults.views import Led, Quorum, View, why_no_quorum, why_not_one
 
 SEED = int(os.environ.get("CLUSTER_FAULTS_SEED") or random.randrange(2**32))
 SAMPLE_S = 20.0
+SAMPLE = ["killed", "killed for a moment", "restarted", "leaders moved"]
+"""Of the others not everything is understood yet (docs/cluster-faults.md): `make cluster-faults` plays them."""
 
 
 @pytest.mark.skipif(why_no_machines() is not None, reason=why_no_machines() or "machines can be made")
@@ -29,7 +31,7 @@ def test_nothing_is_lost_torn_or_seen_twice_whatever_happens(tmp_path: Path) -> 
     print(f"replay with CLUSTER_FAULTS_SEED={SEED}; histories and logs are in {tmp_path}")
     until_s = time.monotonic() + SAMPLE_S
     with Cluster() as cluster, kept(tmp_path, cluster):
-        run = Run(tmp_path, cluster, SEED)
+        run = Run(tmp_path, cluster, SEED, SAMPLE)
         run.play(3, until_s)
     print(dict(run.done))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -295,7 +296,8 @@ class ControllerWorld:
         if handle is None:
             return self.ask(request)
         answers: list[Any] = []
-        pending = handle(RequestContext(0, 0, 1, "c", CLIENT, self.mono_ms, WALL_MS), request)
+        decoded = copy.deepcopy(request)  # the handler's own, as what comes over a wire is
+        pending = handle(RequestContext(0, 0, 1, "c", CLIENT, self.mono_ms, WALL_MS), decoded)
         pending.deliver_to(answers.append, lambda reason: None)
         (answer,) = answers
         return answer

@@ -100,6 +100,10 @@ class Checks:
         """A vote has left."""
         self._quorum.voted(voter_id, request, message)
 
+    def left(self, process: Process) -> None:
+        """A process ends as it was asked to: what it made durable in the end it may have told of."""
+        self._quorum.note_durable(process)
+
     def crashed(self, node_id: int) -> None:
         """A process has ended: its logs are looked at anew when the next one opens them."""
         for (of, _), copy in self._copies.items():
@@ -297,13 +301,17 @@ class QuorumChecks:
         life = (node_id, process.number)
         assert raft.epoch >= self._epochs.get(life, 0), f"node {node_id} went back in the quorum's epochs"
         self._epochs[life] = raft.epoch
-        self._flushed[node_id] = log.flushed_offset
+        self.note_durable(process)
         if log.start_offset:
             oldest = log.oldest_snapshot
             assert oldest is not None, f"node {node_id} has no snapshot before {log.start_offset}"
             is_covered = oldest.offset >= log.start_offset
             assert is_covered, f"node {node_id}'s snapshot {oldest} does not reach the log's start {log.start_offset}"
         self._check_watermark(node_id, process)
+
+    def note_durable(self, process: Process) -> None:
+        """How far a node's log of the metadata is durable now."""
+        self._flushed[process.node_id] = process.metadata_log.flushed_offset
 
     def _check_watermark(self, node_id: int, process: Process) -> None:
         watermark, log = process.node.raft.high_watermark, process.metadata_log

@@ -151,6 +151,8 @@ class World:
         """A process has ended, as it was asked to."""
         self.tell(f"node {node_id} has stopped")
         machine = self.machines[node_id]
+        if machine.process is not None:
+            self.checks.left(machine.process)
         machine.end()
         self.checks.crashed(node_id)
         self.after(self.random.randrange(2000) if self.is_troubled else 0, lambda: self.start(machine))

@@ -358,12 +358,15 @@ class MetadataLog:
         self._end_epoch = max(epoch, 0 if snapshot is None else snapshot.epoch)
 
     def _when_at_rest(self, act: Done) -> None:
-        """Do something when all that was begun is written (a leader's last appends)."""
+        """Do something when all that was begun is written (a leader's last appends), and no change of files is to be made."""
         self._awaiting_rest.append(act)
         self._rest()
 
     def _rest(self) -> None:
         while self._awaiting_rest and not (self._unwritten or self._in_flight or self._is_syncing or self.is_failed):
+            if self._log.is_changing:
+                self._worker.write(self.directory, 0, _nothing, lambda _: self._rest())  # behind the changes
+                return
             self._awaiting_rest.popleft()()
 
     def make_durable(self) -> None:

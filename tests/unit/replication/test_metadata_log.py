@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -162,6 +163,21 @@ def test_a_slow_directory_holds_up_the_change_and_not_the_caller(tmp_path: Path)
     worker.let_through()
     assert committed == ["a", "b"]
     assert not worker.syncs
+
+
+def test_what_another_leader_does_not_have_is_cut_when_no_file_is_to_be_changed_any_more(tmp_path: Path) -> None:
+    """A change that was still to be made ended the node (found by the simulated cluster, seed 1876236279)."""
+    world = ControllerWorld(tmp_path).start()
+    log, held, cut = world.log, list[Callable[[], None]](), list[int]()
+    end = log.end.offset
+    log._log.change(lambda: None, held.append)
+    world.worker.holds_writes = True
+    log.truncate(end - 1, lambda: cut.append(log.end.offset))
+    assert cut == []
+    held.pop()()
+    world.worker.let_write()
+    assert cut == [log.end.offset]
+    assert log.end.offset < end, "at the beginning of the batch"
 
 
 def test_an_epoch_whose_first_record_is_being_written_ends_the_one_before(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from barnabas import Broker
-from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
-from tests.support.kafka_tools import KafkaTools, Outcome
+from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.kafka_tools import KafkaTools, alone
 
 pytestmark = needs_kafka
 
@@ -299,12 +299,6 @@ def tools() -> Iterator[KafkaTools]:
         yield running
 
 
-def ended(cls: str, *words: object) -> Outcome:
-    """What a tool with a JVM of its own ended with."""
-    done = run_tool(cls, *words)
-    return Outcome(done.returncode, done.stdout, done.stderr)
-
-
 class Asked:
     """One broker, and the tools that are asked of it."""
 
@@ -321,7 +315,7 @@ class Asked:
         at = [] if option is None else [option, self._bootstrap]
         verb = 1 if name == "kafka-cluster" else 0  # its options belong to the verb
         command = CLASSES[name], *words[:verb], *at, *words[verb:]
-        outcome = ended(*command) if name in ALONE else self._tools.run(*command)
+        outcome = alone(*command) if name in ALONE else self._tools.run(*command)
         return outcome.code, self._masked(name, f"{outcome.out}--- errors\n{outcome.err}")
 
     def _masked(self, name: str, text: str) -> str:

@@ -26,7 +26,6 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 SMALLEST_RECORD: Final = 7
 NO_MORE_BYTES: Final = "Incorrect declared batch size, premature EOF reached"
-_NULL: Final = (b"\1",)
 BYTES_REMAIN: Final = "Incorrect declared batch size, records still remaining in file"
 
 
@@ -39,15 +38,18 @@ def encode_record(
 ) -> bytes:
     """One record without the length in front of it."""
     parts: list[Buffer] = [b"\0", varint(timestamp_delta), varint(offset_delta)]
-    parts += _NULL if key is None else (varint(len(key)), key)
-    parts += _NULL if value is None else (varint(len(value)), value)
-    pairs = headers if type(headers) is tuple else tuple(headers)
+    parts += _field(key)
+    parts += _field(value)
+    pairs = tuple(headers)
     parts.append(varint(len(pairs)))
     for name, content in pairs:
-        encoded = name.encode("utf-8", "surrogateescape")
-        parts += (varint(len(encoded)), encoded)
-        parts += _NULL if content is None else (varint(len(content)), content)
+        parts += _field(name.encode("utf-8", "surrogateescape"))
+        parts += _field(content)
     return b"".join(parts)
+
+
+def _field(content: Buffer | None) -> tuple[Buffer, ...]:
+    return (b"\1",) if content is None else (varint(len(content)), content)
 
 
 def read_varint(data: Buffer, at: int) -> tuple[int, int]:

@@ -135,7 +135,7 @@ def validate(
     Raises:
         KafkaError: as Kafka refuses it; RejectedRecords where single records are to blame.
     """
-    if origin > Origin.CLIENT_FROM_0:
+    if not origin.is_client:
         return _validate_own(records, rules, wall_ms, origin)
     if records is None or len(records) < BATCH_OVERHEAD:
         _refuse_short(records)

@@ -204,7 +204,7 @@ class Admission:
             verdict = verdicts[key]
             if verdict is _NONE and key in asking.ended:
                 verdict = ErrorCode.INVALID_TXN_STATE
-            if verdict is _NONE and not self._is_in_order(asking, key, sequence):
+            if verdict is _NONE and not self._is_in_order(asking.producer, key, sequence):
                 verdict = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             if verdict is not _NONE:
                 refusals[key] = _told(verdict, asking.support)
@@ -220,9 +220,8 @@ class Admission:
 
     # ---- rule 3: what was turned away comes first
 
-    def _is_in_order(self, asking: _Asking, key: TopicPartition, sequence: int) -> bool:
+    def _is_in_order(self, producer: Expected, key: TopicPartition, sequence: int) -> bool:
         """Whether no records before these are missing; these may be written then."""
-        producer = asking.producer
         turned_away = self._turned_away.get((key, producer.producer_id))
         if turned_away is not None:
             epoch, lowest = turned_away

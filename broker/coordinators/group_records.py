@@ -71,7 +71,7 @@ _new_tuple = tuple.__new__
 def commit_records(group_id: str, topic: str, commits: Iterable[tuple[int, Committed]]) -> list[StoredRecord]:
     """Commits for partitions of a topic; values of the usual form are encoded by hand, for there may be many."""
     records = []
-    before_partition = _before_partition(group_id, topic)
+    before_partition = encode_commit_key(group_id, topic, 0)[: -_I32.size]
     for partition, committed in commits:
         offset, leader_epoch, metadata, commit_wall_ms, expire_wall_ms, topic_id = committed
         if not metadata and expire_wall_ms == NO_EXPIRY and topic_id != ZERO_UUID:
@@ -82,13 +82,8 @@ def commit_records(group_id: str, topic: str, commits: Iterable[tuple[int, Commi
             value = encode_commit_value(committed)
         encoded = before_partition + _I32.pack(partition), value
         key = _new_tuple(CommitKey, (group_id, topic, partition))
-        records.append(_new_tuple(StoredRecord, (key, committed, COMMIT_VALUE_VERSION, encoded)))
+        records.append(StoredRecord(key, committed, encoded=encoded))
     return records
-
-
-def _before_partition(group_id: str, topic: str) -> bytes:
-    """A commit's key but for its end."""
-    return encode_commit_key(group_id, topic, 0)[:-4]
 
 
 def encode_commit_key(group_id: str, topic: str, partition: int) -> bytes:

@@ -106,8 +106,7 @@ class CommittedOffsets:
             for partition in topic.partitions:
                 index = partition.partition_index
                 error = _NONE
-                metadata = partition.committed_metadata
-                if metadata and self._is_too_long(metadata):
+                if self._is_too_long(partition.committed_metadata):
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     commits.append((index, _committed(partition, wall_ms, expire_wall_ms, topic_id)))
@@ -127,8 +126,7 @@ class CommittedOffsets:
             for partition in topic.partitions:
                 index = partition.partition_index
                 error = _NONE
-                metadata = partition.committed_metadata
-                if metadata and self._is_too_long(metadata):
+                if self._is_too_long(partition.committed_metadata):
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     commits.append((index, _committed(partition, wall_ms, NO_EXPIRY, topic_ids[topic.name])))
@@ -137,7 +135,9 @@ class CommittedOffsets:
             topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
         return records, TxnOffsetCommitResponse(topics=topics)
 
-    def _is_too_long(self, metadata: str) -> bool:
+    def _is_too_long(self, metadata: str | None) -> bool:
+        if not metadata:
+            return False
         limit = self._metadata_max_size
         length = len(metadata)
         return length > limit or (length * 2 > limit and not metadata.isascii() and len(utf16_units(metadata)) > limit)
@@ -148,8 +148,7 @@ class CommittedOffsets:
             self._forget(key)
         elif producer_id < 0:
             self._store(*key, committed)
-            if self.open_transactions:
-                _overrule(self.open_transactions, key)
+            _overrule(self.open_transactions, key)
         else:
             self.open_transactions.setdefault(producer_id, {})[key] = committed
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.clients import CODECS, CONSUMERS
-from tests.support.kafka import needs_kafka, run_tool
-from tests.support.kafka_tools import KafkaTools, Outcome
+from tests.support.kafka import needs_kafka
+from tests.support.kafka_tools import KafkaTools, alone
 
 pytestmark = needs_kafka
 
@@ -37,21 +37,9 @@ def run() -> Iterator[Run]:
 
         def ran(cls: str, bootstrap: str, *args: object, stdin: str | None = None) -> str:
             command = cls, "--bootstrap-server", bootstrap, *args
-            return output_of(tools.run(*command) if stdin is None else alone(*command, stdin=stdin))
+            return (tools.run(*command) if stdin is None else alone(*command, stdin=stdin)).printed
 
         yield ran
-
-
-def alone(cls: str, *args: object, stdin: str | None = None) -> Outcome:
-    """What a tool with a JVM of its own ended with."""
-    done = run_tool(cls, *args, input=stdin)
-    return Outcome(done.returncode, done.stdout, done.stderr)
-
-
-def output_of(done: Outcome) -> str:
-    """What a tool printed, when it succeeded."""
-    assert done.code == 0, f"exit {done.code}\n{done.out}\n{done.err}"
-    return done.out
 
 
 def test_topics_are_created_described_altered_and_deleted(run: Run, kafka_broker, kafka_topic) -> None:
@@ -118,13 +106,11 @@ def test_groups_are_listed_described_reset_and_deleted(run: Run, kafka_broker, k
 def test_performance_tools_write_and_read_everything(run: Run, kafka_broker, kafka_topic, codec: str) -> None:
     """kafka-producer-perf-test.sh, kafka-consumer-perf-test.sh, kafka-get-offsets.sh."""
     bootstrap = kafka_broker.bootstrap
-    written = output_of(
-        alone(
-            PRODUCER_PERFORMANCE, "--topic", kafka_topic, "--num-records", 20000, "--record-size", 100,
-            "--throughput", -1, "--command-property", f"bootstrap.servers={bootstrap}", "acks=all",
-            f"compression.type={codec}",
-        )
-    )  # fmt: skip
+    written = alone(
+        PRODUCER_PERFORMANCE, "--topic", kafka_topic, "--num-records", 20000, "--record-size", 100,
+        "--throughput", -1, "--command-property", f"bootstrap.servers={bootstrap}", "acks=all",
+        f"compression.type={codec}",
+    ).printed  # fmt: skip
     assert "20000 records sent" in written
     ends = run(OFFSETS, bootstrap, "--topic", kafka_topic)
     assert sum(int(line.rsplit(":", 1)[1]) for line in ends.splitlines()) == 20000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
 import uuid
 from collections.abc import Callable
@@ -18,7 +17,8 @@ from barnabas import Broker
 from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.messages.transactions import InitProducerIdRequest
 from protocol.records import BatchBuilder
-from tests.support.kafka import needs_kafka, run_tool
+from tests.support.kafka import needs_kafka
+from tests.support.kafka_tools import alone
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -34,13 +34,7 @@ Batches = list[tuple[list[str], bool]]
 
 def run(cls: str, bootstrap: str, *args: object) -> str:
     """Run a tool against the broker; what it printed."""
-    return output_of(run_tool(cls, "--bootstrap-server", bootstrap, *args))
-
-
-def output_of(done: subprocess.CompletedProcess[str]) -> str:
-    """What a tool printed, when it succeeded."""
-    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return alone(cls, "--bootstrap-server", bootstrap, *args).printed
 
 
 def with_confluent(bootstrap: str, topic: str, batches: Batches) -> None:
@@ -230,13 +224,11 @@ def test_a_killed_broker_keeps_what_was_committed_and_ends_what_was_open() -> No
 @needs_kafka
 def test_the_performance_tool_writes_in_transactions(kafka_broker, kafka_topic) -> None:
     """kafka-producer-perf-test.sh --transactional-id: Java's producer, transactions of version 2."""
-    written = output_of(
-        run_tool(
-            PRODUCER_PERFORMANCE, "--topic", kafka_topic, "--num-records", 5000, "--record-size", 100, "--throughput",
-            -1, "--command-property", f"bootstrap.servers={kafka_broker.bootstrap}", "--transactional-id", kafka_topic,
-            "--transaction-duration-ms", 100,
-        )
-    )  # fmt: skip
+    written = alone(
+        PRODUCER_PERFORMANCE, "--topic", kafka_topic, "--num-records", 5000, "--record-size", 100, "--throughput",
+        -1, "--command-property", f"bootstrap.servers={kafka_broker.bootstrap}", "--transactional-id", kafka_topic,
+        "--transaction-duration-ms", 100,
+    ).printed  # fmt: skip
     assert "5000 records sent" in written
     assert len(read(kafka_broker.bootstrap, kafka_topic, committed=True)) == 5000
     described = run(TRANSACTIONS, kafka_broker.bootstrap, "describe", "--transactional-id", kafka_topic)
@@ -251,13 +243,11 @@ def test_the_message_copier_copies_exactly_once(kafka_broker, kafka_topic) -> No
     for value in values:
         producer.produce(kafka_topic, value, partition=0)
     assert producer.flush(WAIT_S) == 0
-    copied = output_of(
-        run_tool(
-            COPIER, "--broker-list", bootstrap, "--input-topic", kafka_topic, "--input-partition", 0,
-            "--output-topic", f"{kafka_topic}.copy", "--consumer-group", kafka_topic, "--transactional-id", kafka_topic,
-            "--transaction-size", 20, "--enable-random-aborts", "--group-mode", "--use-group-metadata",
-        )
-    )  # fmt: skip
+    copied = alone(
+        COPIER, "--broker-list", bootstrap, "--input-topic", kafka_topic, "--input-partition", 0,
+        "--output-topic", f"{kafka_topic}.copy", "--consumer-group", kafka_topic, "--transactional-id", kafka_topic,
+        "--transaction-size", 20, "--enable-random-aborts", "--group-mode", "--use-group-metadata",
+    ).printed  # fmt: skip
     assert '"remaining":0' in copied.splitlines()[-1]
     assert read(bootstrap, f"{kafka_topic}.copy", committed=True) == values
 

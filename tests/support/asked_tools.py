@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.kafka import run_tool
-from tests.support.kafka_tools import KafkaTools, Outcome
+from tests.support.kafka_tools import KafkaTools, alone
 
 _TOOLS = "org.apache.kafka.tools."
 CLASSES = {
@@ -64,12 +63,6 @@ MASKS: Masks = [
 ]
 
 
-def ended(cls: str, *words: object) -> Outcome:
-    """What a tool with a JVM of its own ended with."""
-    done = run_tool(cls, *words)
-    return Outcome(done.returncode, done.stdout, done.stderr)
-
-
 class Asked:
     """One broker, or one cluster, and the tools that are asked of it."""
 
@@ -91,7 +84,7 @@ class Asked:
         at = [] if option is None else [option, self._bootstrap]
         verb = 1 if name == "kafka-cluster" else 0  # its options belong to the verb
         command = CLASSES[name], *words[:verb], *at, *words[verb:]
-        outcome = ended(*command) if name in ALONE else self._tools.run(*command)
+        outcome = alone(*command) if name in ALONE else self._tools.run(*command)
         return outcome.code, self._masked(name, f"{outcome.out}--- errors\n{outcome.err}")
 
     def _masked(self, name: str, text: str) -> str:

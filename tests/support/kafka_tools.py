@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tests.support.kafka import compile_java, tool_command
+from tests.support.kafka import compile_java, run_tool, tool_command
 
 SOURCE = Path(__file__).parents[1] / "conformance" / "java" / "Tools.java"
 
@@ -20,6 +20,18 @@ class Outcome(NamedTuple):
     code: int
     out: str
     err: str
+
+    @property
+    def printed(self) -> str:
+        """What it printed, when it succeeded."""
+        assert self.code == 0, f"exit {self.code}\n{self.out}\n{self.err}"
+        return self.out
+
+
+def alone(cls: str, *args: object, stdin: str | None = None) -> Outcome:
+    """What a tool with a JVM of its own ended with."""
+    done = run_tool(cls, *args, input=stdin)
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 class KafkaTools:

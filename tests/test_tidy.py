@@ -34,6 +34,7 @@ LONG_FILES: dict[str, int] = {}
 
 SPEAKING_FACES = {
     "barnabas/__init__.py": "barnabas.Broker is the name that users are promised; it is looked up lazily",
+    "barnabas/pipeline/__init__.py": "the jobs' names, which notebooks are promised; they are looked up lazily",
 }
 
 

@@ -1,1 +1,24 @@
-"""Spark jobs around a broker, spoken to only through Kafka's protocol."""
+"""Spark jobs around a broker, spoken to only through Kafka's protocol.
+
+    from barnabas.pipeline import ArchiveSettings, archive
+    report = archive(spark, ArchiveSettings(topic=("flights",), into="/data/archive"))
+
+A job is looked up only when somebody asks for it: it imports Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_JOBS = {
+    "archive": "archive",
+    "ArchiveSettings": "archive",
+}
+"""Where each promised name is defined, below `jobs`."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _JOBS:
+        return getattr(import_module(f"{__name__}.jobs.{_JOBS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,17 +2,59 @@
 
 RULES    1. What a user can mend (a package, Java, a broker that is not there) is one sentence and exit code 1.
          2. A job's modules, and with them Spark, are imported when the job is asked for.
-NOT HERE The jobs.
+NOT HERE The jobs (`jobs/`), how one is run (`running.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
+from barnabas.pipeline.running import Job, command_of
+from barnabas.pipeline.trouble import JobError
 
-@click.group()
+
+def _archive() -> Job:
+    from barnabas.pipeline.jobs.archive import ArchiveSettings, archive
+    from barnabas.pipeline.store.folder import ArchiveFolder
+
+    def formats(settings: ArchiveSettings) -> list[str]:
+        folder = ArchiveFolder(settings.into)
+        begun = folder.identity().decoding["format"] if folder.exists() else None
+        return ["avro"] if "avro" in (begun, settings.decode) else []
+
+    return Job("archive", "Topics to Parquet, exactly once.", ArchiveSettings, archive, formats)
+
+
+JOBS: dict[str, Callable[[], Job]] = {"archive": _archive}
+"""What imports a job, by its name."""
+
+
+def all_jobs() -> list[Job]:
+    """Every job that takes a settings file."""
+    return [load() for load in JOBS.values()]
+
+
+class Jobs(click.Group):
+    """A group whose jobs are imported when they are asked for (rule 2)."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The jobs' names."""
+        return sorted([*super().list_commands(ctx), *JOBS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The sub-command of a job."""
+        if cmd_name not in JOBS:
+            return super().get_command(ctx, cmd_name)
+        try:
+            return command_of(JOBS[cmd_name](), all_jobs)
+        except ModuleNotFoundError as missing:
+            raise click.ClickException(f"{missing.name} is missing: pip install 'barnabas[spark]'.") from missing
+
+
+@click.group(cls=Jobs)
 def pipeline() -> None:
     """Run a Spark job on a broker."""
 
@@ -52,10 +94,13 @@ def main(args: list[str]) -> int:
     """Run the verb; the answer is the exit code."""
     try:
         pipeline.main(args, prog_name="barnabas pipeline", standalone_mode=False)
+    except JobError as failure:
+        click.echo(f"Error: {failure}", err=True)
+        return 1
     except click.ClickException as failure:
         failure.show()
         return failure.exit_code
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         return 130
     except SystemExit as end:
         return int(end.code or 0)

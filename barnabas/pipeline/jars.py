@@ -1,6 +1,7 @@
-"""Spark's Kafka connector: which jars it takes, and how they come here.
+"""Spark's Kafka connector and its formats: which jars they take, and how they come here.
 
-RULES    1. Four jars are enough; what else they name ships with PySpark, in the same versions or newer.
+RULES    1. Four jars are enough for Kafka; what else they name ships with PySpark, in the same versions or newer. A format
+            that Spark has not itself (avro, delta, iceberg) adds its own, when a job asks for it.
          2. In this order: the cache; Maven, which follows whatever mirror its own settings name; Spark's own
             `spark.jars.packages`, which needs a repository it can reach directly. Whoever asks is told which it was.
          3. The cache is complete or absent: jars are copied beside it and moved in place.
@@ -13,6 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +26,9 @@ JARS = (
     ("org.apache.kafka", "kafka-clients", KAFKA_CLIENTS_VERSION),
     ("org.apache.commons", "commons-pool2", "2.12.0"),
 )
+FORMATS = {
+    "avro": (("org.apache.spark", "spark-avro_2.13", SPARK_VERSION),),
+}
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 MAVEN_LIMIT_S = 600
 
@@ -44,35 +49,41 @@ def jar_folder() -> Path:
     return cache / "barnabas" / f"spark-kafka-{SPARK_VERSION}"
 
 
-def find_connector() -> Connector:
-    """The connector by the first way that is open here."""
+def find_connector(formats: Sequence[str] = ()) -> Connector:
+    """The connector, and the jars of these formats, by the first way that is open here."""
     folder = jar_folder()
-    paths = [folder / f"{artifact}-{version}.jar" for _, artifact, version in JARS]
+    wanted = [*JARS, *(jar for name in formats for jar in FORMATS[name])]
+    paths = [folder / f"{artifact}-{version}.jar" for _, artifact, version in wanted]
+    count = "four jars" if len(paths) == len(JARS) else f"{len(paths)} jars"
     if all(path.is_file() for path in paths):
-        return Connector(_local(paths), f"four jars in {folder}")
+        return Connector(_local(paths), f"{count} in {folder}")
     if shutil.which("mvn") is not None:
-        refusal = _copy_with_maven(folder)
+        refusal = _copy_with_maven(folder, wanted)
         if refusal is None:
-            return Connector(_local(paths), f"four jars fetched by Maven into {folder}")
-        return Connector(_packages(), f"spark.jars.packages, since Maven failed: {refusal}")
-    return Connector(_packages(), "spark.jars.packages, since there is no mvn on the path")
+            return Connector(_local(paths), f"{count} fetched by Maven into {folder}")
+        return Connector(_packages(formats), f"spark.jars.packages, since Maven failed: {refusal}")
+    return Connector(_packages(formats), "spark.jars.packages, since there is no mvn on the path")
 
 
 def _local(paths: list[Path]) -> dict[str, str]:
     return {"spark.jars": ",".join(str(path) for path in paths)}
 
 
-def _packages() -> dict[str, str]:
-    return {"spark.jars.packages": ":".join(JARS[0])}
+def _packages(formats: Sequence[str]) -> dict[str, str]:
+    return {
+        "spark.jars.packages": ",".join(
+            ":".join(jar) for jar in (JARS[0], *(j for name in formats for j in FORMATS[name]))
+        )
+    }
 
 
-def _copy_with_maven(folder: Path) -> str | None:
+def _copy_with_maven(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> str | None:
     """Fill the folder; the answer is None or Maven's last word."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".jars-", dir=folder.parent) as temporary:
         work = Path(temporary)
         pom = work / "pom.xml"
-        pom.write_text(_pom())
+        pom.write_text(_pom(wanted))
         outcome = subprocess.run(
             ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(pom), COPY, f"-DoutputDirectory={work / 'jars'}"],
             stdin=subprocess.DEVNULL,
@@ -90,11 +101,11 @@ def _copy_with_maven(folder: Path) -> str | None:
     return None
 
 
-def _pom() -> str:
+def _pom(wanted: Sequence[tuple[str, str, str]]) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
         "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
-        for group, artifact, version in JARS
+        for group, artifact, version in wanted
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

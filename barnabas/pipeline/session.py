@@ -1,10 +1,12 @@
-"""One Spark session on this machine, or one sentence that says what is missing.
+"""One Spark session, on this machine or on a cluster, or one sentence that says what is missing.
 
 RULES    1. One session per process: it costs seconds and a gigabyte.
          2. Nothing of it stays in the working directory: scratch files go where the caller says, and so do
             the JVM's own words.
          3. Workers run the Python that runs us, not the first one on the path.
          4. Clocks are UTC.
+         5. On a cluster (`--master spark://...`) the workers run their own Python of the same version, or what
+            PYSPARK_PYTHON names there: what else they need is sent to them (`shipping.py`).
 NOT HERE Which jars the connector takes (`jars.py`).
 """
 
@@ -16,12 +18,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from barnabas.pipeline.jars import find_connector
+from barnabas.pipeline.settings import pairs, setting
 
 OLDEST_JAVA = 17
 ADVICE = "install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless) or set JAVA_HOME"
@@ -48,30 +52,53 @@ def java_version() -> int:
     return version
 
 
-def start_session(name: str, scratch: Path, log_path: Path, *, cores: int = 2) -> tuple[SparkSession, str]:
-    """A session with the Kafka connector, and in words where the connector came from.
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings:
+    """Where Spark runs and what it may take."""
+
+    master: str = setting("Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://...", "local[*]", metavar="URL")
+    spark: tuple[str, ...] = setting("A setting of Spark; may be repeated.", (), metavar="NAME=VALUE")
+    driver_memory: str = setting("The memory of Spark's driver, which on local[N] does all the work.", "1g")
+
+
+def start_session(
+    name: str,
+    scratch: Path,
+    log_path: Path,
+    *,
+    cores: int = 2,
+    wishes: SessionSettings | None = None,
+    formats: Sequence[str] = (),
+) -> tuple[SparkSession, str]:
+    """A session with the Kafka connector, and the jars of these formats, and in words where the connector came from.
 
     What the JVM says goes to `log_path`.
     """
     java_version()
-    connector = find_connector()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    connector = find_connector(formats)
+    wishes = wishes or SessionSettings(master=f"local[{cores}]")
+    is_local = wishes.master.startswith("local")
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if is_local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", f"python{sys.version_info.major}.{sys.version_info.minor}")
     log4j = Path(__file__).with_name("log4j2.properties")
     settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
+        **({"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"} if is_local else {}),
+        "spark.driver.memory": wishes.driver_memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Dderby.system.home={scratch}",
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(cores),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **({"spark.sql.shuffle.partitions": str(cores)} if wishes.master == f"local[{cores}]" else {}),
         **connector.settings,
+        **pairs("spark", wishes.spark),
     }
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
+    builder = SparkSession.builder.master(wishes.master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
     with _said_to(log_path), contextlib.chdir(scratch):  # Spark makes a folder `artifacts` where it is started

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,9 @@ from barnabas import Broker
 from barnabas.pipeline.delays import as_delays, delays_by_carrier_and_month, parse_flights
 from barnabas.pipeline.flights import Delay, count_delays, read_flights
 from barnabas.pipeline.produce import create_topic, produce_flights
-from barnabas.pipeline.session import NoJava, java_version, start_session
 from barnabas.pipeline.spark_jobs import TRIGGERS, read_batch, read_stream
 
 ROWS = 5_000
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    try:
-        java_version()
-    except NoJava as missing:
-        pytest.skip(str(missing))
-    scratch = tmp_path_factory.mktemp("spark")
-    session, source = start_session("tests", scratch, scratch / "spark.log")
-    print(f"Spark's connector: {source}")
-    yield session
-    session.stop()
 
 
 def literal(spark: Any, *values: tuple[str, bytes]) -> Any:

@@ -1,0 +1,194 @@
+"""What a job's driver asks the brokers itself: topics, offsets, settings; what it tells them: commits, trimming.
+
+RULES    1. A broker that is not there, or a topic that is not there, is one sentence within seconds.
+         2. The end of a partition is the last stable offset: what read_committed can read up to.
+         3. Only Kafka's protocol: the same against Apache Kafka.
+NOT HERE Records: Spark reads them (`kafka_source.py`), executors send them (`sending.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource  # the face re-exports these without saying so
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic
+
+from barnabas.pipeline.settings import BrokerSettings
+from barnabas.pipeline.trouble import JobError
+
+LIMIT_S = 30.0
+CONNECT_LIMIT_S = 5.0
+_EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Span(NamedTuple):
+    """Offsets of a partition; the end is exclusive."""
+
+    start: int
+    end: int
+
+
+class Topic(NamedTuple):
+    """A topic as the brokers know it now."""
+
+    name: str
+    id: str
+    partitions: int
+    replication: int
+
+
+class Brokers:
+    """A cluster that a job reads from or writes to."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        _see_that_somebody_listens(settings.bootstrap)
+        self.client_settings: dict[str, str | int | float] = {
+            "bootstrap.servers": settings.bootstrap,
+            "log_level": 0,
+            **settings.client_settings(),
+        }
+        self.bootstrap = settings.bootstrap
+        self._admin = AdminClient(dict(self.client_settings))
+
+    def cluster_id(self) -> str:
+        """The id that the cluster was formatted with."""
+        return str(self._answer(self._admin.describe_cluster(request_timeout=LIMIT_S)).cluster_id)
+
+    def find_topics(self, names: Collection[str], pattern: str | None = None) -> dict[str, Topic]:
+        """The topics with these names, which must be there, and all whose whole name matches the pattern."""
+        chosen = set(names)
+        if pattern is not None:
+            chosen |= {name for name in self._names() if re.fullmatch(pattern, name) and not name.startswith("__")}
+            if not chosen:
+                raise JobError(f"No topic at {self.bootstrap} matches the pattern {pattern!r}.")
+        return {name: self._describe(name) for name in sorted(chosen)}
+
+    def starts(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The log start offsets."""
+        return self._offsets(places, _EARLIEST)
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The last stable offsets (rule 2)."""
+        return self._offsets(places, _LATEST)
+
+    def high_watermarks(self, places: Iterable[Place]) -> dict[Place, int]:
+        """How far all in-sync replicas have got: what read_uncommitted can read up to."""
+        return self._offsets(places, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """What the topic is configured to, defaults included."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        answer = self._answer(self._admin.describe_configs([resource], request_timeout=LIMIT_S)[resource])
+        return {name: entry.value for name, entry in answer.items()}
+
+    def create_topic(self, name: str, partitions: int, replication: int, settings: Mapping[str, str]) -> None:
+        """A new topic, ready to be written to."""
+        topic = NewTopic(name, partitions, replication, config=dict(settings))
+        self._answer(self._admin.create_topics([topic], request_timeout=LIMIT_S)[name])
+
+    def exists(self, topic: str) -> bool:
+        """Whether there is such a topic."""
+        return topic in self._names()
+
+    def delete_records(self, before: Mapping[Place, int]) -> None:
+        """Have the brokers forget what lies before these offsets."""
+        wanted = [TopicPartition(*place, offset) for place, offset in before.items()]
+        for answer in self._admin.delete_records(wanted, request_timeout=LIMIT_S).values():
+            self._answer(answer)
+
+    def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """Let a group, which nobody is a member of, stand at these offsets: any tool shows its lag then."""
+        wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        request = [ConsumerGroupTopicPartitions(group, wanted)]
+        answer = self._admin.alter_consumer_group_offsets(request, request_timeout=LIMIT_S)[group]
+        for place in self._answer(answer).topic_partitions:
+            if place.error is not None:
+                raise JobError(f"The group {group} could not be set for {place.topic}: {place.error.str()}.")
+
+    def committed(self, group: str, places: Iterable[Place]) -> dict[Place, int]:
+        """Where a group stands; places without a commit are left out."""
+        consumer = Consumer({**self.client_settings, "group.id": group, "isolation.level": "read_committed"})
+        try:
+            found = consumer.committed([TopicPartition(*place) for place in places], timeout=LIMIT_S)
+        except KafkaException as failure:
+            raise self._refusal(failure) from failure
+        finally:
+            consumer.close()
+        return {Place(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+
+    # --- asking ---
+
+    def _names(self) -> set[str]:
+        try:
+            return set(self._admin.list_topics(timeout=LIMIT_S).topics)
+        except KafkaException as failure:
+            raise self._refusal(failure) from failure
+
+    def _describe(self, name: str) -> Topic:
+        asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=LIMIT_S)
+        try:
+            found = asked[name].result(LIMIT_S + CONNECT_LIMIT_S)
+        except KafkaException as failure:
+            if failure.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+                raise JobError(f"There is no topic {name} at {self.bootstrap}.") from failure
+            raise self._refusal(failure) from failure
+        return Topic(name, str(found.topic_id), len(found.partitions), len(found.partitions[0].replicas))
+
+    def _offsets(
+        self,
+        places: Iterable[Place],
+        which: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[Place, int]:
+        asked = {TopicPartition(*place): which for place in places}
+        if not asked:
+            return {}
+        answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=LIMIT_S)
+        return {Place(at.topic, at.partition): self._answer(answer).offset for at, answer in answers.items()}
+
+    def _answer(self, future: Any) -> Any:
+        try:
+            return future.result(LIMIT_S + CONNECT_LIMIT_S)
+        except KafkaException as failure:
+            raise self._refusal(failure) from failure
+
+    def _refusal(self, failure: KafkaException) -> JobError:
+        return JobError(f"The broker at {self.bootstrap} refused: {failure.args[0].str()}.")
+
+
+def _see_that_somebody_listens(bootstrap: str) -> None:
+    """Clients would try for half a minute before they say so."""
+    refusals = []
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_LIMIT_S).close()
+        except (OSError, ValueError) as failure:
+            refusals.append(str(failure))
+        else:
+            return
+    raise JobError(f"No broker answers at {bootstrap}: {refusals[0]}.")

@@ -1,0 +1,85 @@
+"""Records to data files, and what is in them: the steps that a round and a compaction share.
+
+RULES    1. A file holds one topic and one day (of the record's timestamp, UTC), in the order of partitions and offsets.
+         2. What was written is read back from the files: the counts and checksums that go into the manifest are theirs.
+NOT HERE Making files visible (`store/publish.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from barnabas.pipeline.checksums import joined, record_hash, sums
+from barnabas.pipeline.store.manifest import Contents, DataFile
+from barnabas.pipeline.store.reading import SCHEMA, read_files
+
+JUDGED = f"{SCHEMA}, error string"
+"""The columns of a data file that every archive has; `error` is null where nothing is decoded."""
+
+
+class Stock(NamedTuple):
+    """What the staged files of a round hold."""
+
+    files: list[DataFile]
+    malformed: int
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """A session of our own on the same Spark, so that what is set here changes nothing for whoever called."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.session.timeZone", "UTC")
+    own.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    own.conf.set("spark.sql.parquet.compression.codec", "zstd")
+    own.conf.set("spark.sql.adaptive.enabled", "true")
+    return own
+
+
+def with_day(records: DataFrame) -> DataFrame:
+    """Records with the day of their timestamp."""
+    return records.withColumn("date", f.to_date("timestamp"))
+
+
+def write_files(records: DataFrame, target: Path, *, one_a_day: bool = False) -> None:
+    """Files by topic and date: as many as the amount asks for, or one for each folder."""
+    spread = records.repartition("topic", "date") if one_a_day else records.hint("rebalance", "topic", "date")
+    ordered = spread.sortWithinPartitions("topic", "date", "partition", "offset")
+    ordered.write.partitionBy("topic", "date").parquet(str(target))
+
+
+def take_stock(spark: SparkSession, staged: Path, sequence: int) -> Stock:
+    """Give the staged files their names, and say what is found in each (rule 2)."""
+    paths = []
+    for number, path in enumerate(sorted(staged.glob("topic=*/date=*/*.parquet"))):
+        named = path.rename(path.with_name(f"{sequence:012d}-{number:05d}.parquet"))
+        paths.append(str(named.relative_to(staged)))
+    for leftover in (*staged.glob("_SUCCESS"), *staged.rglob(".*.crc")):
+        leftover.unlink()
+    found: dict[str, list[Contents]] = {path: [] for path in paths}
+    malformed = 0
+    for row in contents_of_files(read_files(spark, staged, paths, JUDGED)).collect() if paths else ():
+        found[row["path"]].append(Contents(row["partition"], row["count"], row["first"], row["last"], joined(row)))
+        malformed += row["malformed"]
+    files = [
+        DataFile(path, (staged / path).stat().st_size, tuple(sorted(contents, key=lambda one: one.partition)))
+        for path, contents in found.items()
+    ]
+    return Stock(files, malformed)
+
+
+def contents_of_files(records: DataFrame) -> DataFrame:
+    """What each file holds of each partition."""
+    path = f.element_at(f.split(f.col("_metadata.file_path"), "/(?=topic=)"), -1)
+    return (
+        records.select(path.alias("path"), "partition", "offset", "error", record_hash().alias("hash"))
+        .groupBy("path", "partition")
+        .agg(
+            f.min("offset").alias("first"),
+            f.max("offset").alias("last"),
+            f.count("error").alias("malformed"),
+            *sums("hash"),
+        )
+    )

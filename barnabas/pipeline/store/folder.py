@@ -1,0 +1,101 @@
+"""The folder of an archive: where everything lies, whose it is, and who writes to it.
+
+FORMAT   topic=<name>/date=<day>/<sequence>-<number>.parquet    the records; any tool may read them
+         _barnabas/archive.json                               whose archive it is: id, cluster, topics, decoding
+         _barnabas/manifest/                                    what is committed (`manifest.py`)
+         _barnabas/staging/<sequence>/                          the round that is being written
+         _barnabas/audit.json                                   what the last audit verified (`jobs/audit.py`)
+         _barnabas/lock                                         held by whoever writes
+RULES    1. Names below `_` are invisible to Spark, Hive, DuckDB's hive partitions and Arrow: a reader that lists the
+            folder sees committed records only, each once.
+         2. One job at a time writes to an archive; a second one is refused, and a dead one leaves no lock behind.
+         3. The folder is one of a POSIX file system, on a cluster one that all nodes see under the same path.
+NOT HERE Reading it (`reading.py`), what makes a round visible (`publish.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from barnabas.pipeline.store.manifest import Manifest, read_manifest, write_durably
+from barnabas.pipeline.trouble import JobError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What an archive was begun as, and stays."""
+
+    id: str
+    cluster: str
+    decoding: dict[str, str]
+    format: int = FORMAT
+
+
+class ArchiveFolder:
+    """The paths of one archive."""
+
+    def __init__(self, path: Path | str) -> None:
+        if "://" in str(path) or str(path).startswith(("hdfs:", "s3:", "s3a:", "gs:", "abfs:")):
+            raise JobError(f"An archive lies in a folder of a file system, and {path} names an object store.")
+        self.path = Path(path).absolute()
+        self.own = self.path / "_barnabas"
+        self.manifest_folder = self.own / "manifest"
+        self.staging = self.own / "staging"
+        self.audit_file = self.own / "audit.json"
+        self._identity_file = self.own / "archive.json"
+
+    def exists(self) -> bool:
+        """Whether an archive was begun here."""
+        return self._identity_file.is_file()
+
+    def manifest(self) -> Manifest:
+        """What is committed."""
+        if not self.exists():
+            raise JobError(f"There is no archive in {self.path}.")
+        return read_manifest(self.manifest_folder)
+
+    def identity(self) -> Identity:
+        """Whose archive it is."""
+        try:
+            said = json.loads(self._identity_file.read_text())
+        except (OSError, ValueError) as failure:
+            raise JobError(f"There is no archive in {self.path}: {failure}.") from failure
+        if said.get("format") != FORMAT:
+            raise JobError(f"The archive in {self.path} is of format {said.get('format')}, and this is for {FORMAT}.")
+        return Identity(**said)
+
+    def begin(self, cluster: str, decoding: dict[str, str]) -> Identity:
+        """Make the folder an archive of this cluster; it must not hold anything else."""
+        if self.exists():
+            return self.identity()
+        strangers = [path.name for path in self.path.iterdir() if path != self.own]
+        if strangers:
+            raise JobError(f"{self.path} is no archive and not empty ({strangers[0]}): name a folder of its own.")
+        self.manifest_folder.mkdir(exist_ok=True)
+        identity = Identity(secrets.token_hex(8), cluster, decoding)
+        write_durably(self._identity_file, json.dumps(dataclasses.asdict(identity), indent=1) + "\n")
+        return identity
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the one who writes (rule 2)."""
+        try:
+            self.own.mkdir(parents=True, exist_ok=True)
+            lock = (self.own / "lock").open("w")
+        except OSError as failure:
+            raise JobError(f"The archive {self.path} cannot be written to: {failure.strerror}.") from failure
+        with lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as failure:
+                raise JobError(f"Another job writes to the archive {self.path}.") from failure
+            yield

@@ -1,0 +1,62 @@
+"""What a job says while it runs and at its end: lines for people, or a JSON object a line for programs.
+
+RULES    1. With --json standard output carries JSON lines only: one for each step, the last one is the report.
+         2. For people the steps go to standard error and the report to standard output.
+         3. The time that is left is what is behind, by the rate of the steps so far.
+NOT HERE What is reported (`jobs/`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import Any
+
+import click
+
+
+class Telling:
+    """One job's voice."""
+
+    def __init__(self, job: str, *, as_json: bool) -> None:
+        self._job = job
+        self._as_json = as_json
+        self._started = time.monotonic()
+        self._records = 0
+
+    def step(self, said: dict[str, Any]) -> None:
+        """A step is done."""
+        if self._as_json:
+            click.echo(json.dumps({"event": "step", "job": self._job, **said}))
+            return
+        self._records += int(said.get("records", 0))
+        words = [f"{name.replace('_', ' ')} {_in_words(value)}" for name, value in said.items()]
+        rate = self._records / max(0.001, time.monotonic() - self._started)
+        words.append(f"{rate:,.0f} records/s")
+        if said.get("behind") and self._records:
+            words.append(f"about {said['behind'] / rate:,.0f} s left")
+        click.echo(f"{self._job}: {', '.join(words)}", err=True)
+
+    def note(self, words: str) -> None:
+        """Something to know, for people."""
+        if not self._as_json:
+            click.echo(f"{self._job}: {words}", err=True)
+
+    def report(self, report: Any) -> None:
+        """The end."""
+        said = dataclasses.asdict(report)
+        if self._as_json:
+            click.echo(json.dumps({"event": "report", "job": self._job, **said}))
+            return
+        for name, value in said.items():
+            if not isinstance(value, (list, dict)):
+                click.echo(f"{name.replace('_', ' ')}: {_in_words(value)}")
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,53 @@
+"""What a user can mend, in one sentence; and how the sentence is found in what Spark says.
+
+RULES    1. A job ends with `JobError` when somebody must do something; its text is one sentence that says what.
+         2. Spark's exceptions are long; the cause that counts is looked for by name. What is not known stays the first
+            line of its innermost cause.
+         3. A mistake of our own is no `JobError`: it keeps its trace.
+NOT HERE The exit code (`command.py`).
+"""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 400
+
+_KNOWN = (
+    (re.compile(r"No space left on device|Disk quota exceeded"), "The disk is full: nothing of this round was kept."),
+    (
+        re.compile(r"UnknownTopicOrPartitionException"),
+        "A topic went away while it was read.",
+    ),
+    (
+        re.compile(r"(?:Connect|Call)Exception.*\bspark://|All masters are unresponsive", re.DOTALL),
+        "No Spark master answers at the address given with --master.",
+    ),
+    (
+        re.compile(r"Failed to find data source: kafka|ClassNotFoundException: org\.apache\.spark\.sql\.kafka"),
+        "Spark has no Kafka connector: start the session with barnabas.pipeline.session, or see docs/pipeline.md.",
+    ),
+    (
+        re.compile(r"org\.apache\.kafka\.common\.errors\.TimeoutException|Timeout of \d+ms expired"),
+        "The broker stopped answering.",
+    ),
+)
+_CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w.$]+\.)?(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
+
+
+class JobError(Exception):
+    """A job cannot go on; the message says why and what to do."""
+
+
+def sentence_of(failure: BaseException) -> str:
+    """What a failure of Spark comes down to."""
+    said = str(failure)
+    for pattern, sentence in _KNOWN:
+        if pattern.search(said):
+            return sentence
+    causes = _CAUSE.findall(said)
+    if causes:
+        kind, words = causes[-1]
+        return f"Spark failed with {kind}: {words.strip()[:LONGEST]}"
+    lines = said.strip().splitlines()
+    return f"Spark failed: {lines[0][:LONGEST] if lines else type(failure).__name__}"

@@ -1,0 +1,27 @@
+"""One Spark session for all test files of a process: it costs ten seconds and a gigabyte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session with the Kafka connector and, where it can be had, Avro."""
+    pytest.importorskip("pyspark")
+    from barnabas.pipeline.jars import find_connector
+    from barnabas.pipeline.session import NoJava, java_version, start_session
+
+    try:
+        java_version()
+    except NoJava as missing:
+        pytest.skip(str(missing))
+    formats = ["avro"] if "spark.jars" in find_connector(["avro"]).settings else []
+    scratch = tmp_path_factory.mktemp("spark")
+    session, source = start_session("tests", scratch, scratch / "spark.log", formats=formats)
+    print(f"Spark's connector: {source}")
+    yield session
+    session.stop()

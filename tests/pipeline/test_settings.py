@@ -1,0 +1,83 @@
+"""A job's settings from a file, from options, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+
+from barnabas.pipeline.settings import BrokerSettings, filled, options_of, pairs, read_settings, setting
+from barnabas.pipeline.trouble import JobError, sentence_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copying(BrokerSettings):
+    into: Path = setting("Where to.")
+    topic: tuple[str, ...] = setting("What.", ())
+    most_rows: int = setting("How many.", 7)
+    rate: float | None = setting("How fast.", None)
+    is_loud: bool = setting("Whether.", False)
+
+
+KINDS = {"copy": (Copying,), "other": (BrokerSettings,)}
+
+
+def read(tmp_path: Path, text: str) -> Copying:
+    file = tmp_path / "job.toml"
+    file.write_text(text)
+    return filled("copy", Copying, read_settings(file, "copy", KINDS))
+
+
+def test_the_table_of_a_job_wins_over_what_stands_above_the_tables(tmp_path: Path) -> None:
+    """settings.py rules 1, 2 and 4: dashes or underscores, one text or a list."""
+    said = read(
+        tmp_path,
+        'bootstrap = "a:1"\ninto = "/x"\ntopic = "t"\nmost-rows = 1\n[copy]\nmost_rows = 2\nrate = 3\nis-loud = true\n',
+    )
+    assert said == Copying(bootstrap="a:1", into=Path("/x"), topic=("t",), most_rows=2, rate=3, is_loud=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("most-row = 1", "sets most-row, and there is no such setting"),
+        ("[copy]\nmost-row = 1", "sets most-row in .copy., and there is no such setting"),
+        ("[copying]\n", "there is no such job: copy, other"),
+        ('most-rows = "7"', "that is not a whole number"),
+        ("most-rows = true", "that is not a whole number"),
+        ("topic = [1]", "no list of texts"),
+        ("topic = ", "is not TOML"),
+        ("topic = 'a'", "copy needs --into"),
+    ],
+)
+def test_what_nobody_knows_is_refused_in_a_sentence(tmp_path: Path, text: str, words: str) -> None:
+    """settings.py rule 3."""
+    with pytest.raises(JobError, match=words):
+        read(tmp_path, text)
+
+
+def test_options_have_the_names_and_defaults_of_the_fields() -> None:
+    """settings.py rule 1; an option that is not given leaves the field's own default."""
+    taken: dict[str, object] = {}
+    command = click.Command("copy", params=options_of(Copying), callback=lambda **values: taken.update(values))
+    command.main(["--into", "/x", "--topic", "a", "--topic", "b", "--is-loud"], standalone_mode=False)
+    assert filled("copy", Copying, taken) == Copying(into=Path("/x"), topic=("a", "b"), is_loud=True)
+
+
+def test_a_line_without_a_name_is_refused() -> None:
+    """settings.py rule 3, for NAME=VALUE."""
+    assert pairs("kafka", ["a.b=c=d", "e="]) == {"a.b": "c=d", "e": ""}
+    with pytest.raises(JobError, match="kafka takes NAME=VALUE"):
+        pairs("kafka", ["a.b"])
+
+
+def test_a_failure_of_spark_comes_down_to_one_sentence() -> None:
+    """trouble.py rule 2."""
+    full = "Job aborted.\nCaused by: java.io.IOException: No space left on device\n\tat x"
+    assert sentence_of(RuntimeError(full)).startswith("The disk is full")
+    unknown = (
+        "An error occurred while calling o1.\norg.apache.X: Job aborted\nCaused by: a.b.OddException: too odd\n\tat y"
+    )
+    assert sentence_of(RuntimeError(unknown)) == "Spark failed with OddException: too odd"

@@ -1,0 +1,135 @@
+"""The archive on disk without Spark: every step of a commit may be the last one before a kill."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from barnabas.pipeline.store import publish as publishing
+from barnabas.pipeline.store.folder import ArchiveFolder
+from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range, read_manifest
+from barnabas.pipeline.store.publish import publish, recover, staging_of
+from barnabas.pipeline.trouble import JobError
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ArchiveFolder:
+    folder = ArchiveFolder(tmp_path / "archive")
+    with folder.held():
+        folder.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"})
+    return folder
+
+
+def staged_entry(folder: ArchiveFolder, sequence: int, replaces: tuple[str, ...] = ()) -> Entry:
+    """An entry with two files, which lie in staging."""
+    paths = [f"topic=a/date=2026-01-0{day}/{sequence:012d}-0000{day}.parquet" for day in (1, 2)]
+    for path in paths:
+        staged = staging_of(folder, sequence) / path
+        staged.parent.mkdir(parents=True)
+        staged.write_text(f"records of {sequence}")
+    start = sequence * 10
+    files = tuple(DataFile(path, 12, (Contents(0, 5, start, start + 4, 1),)) for path in paths)
+    ranges = () if replaces else (Range("a", "id", 0, start, start + 10, 10, 2),)
+    return Entry(sequence, "compact" if replaces else "append", "now", ranges, files, replaces)
+
+
+def seen(folder: ArchiveFolder) -> set[str]:
+    """What a reader sees that lists the folder."""
+    return {str(path.relative_to(folder.path)) for path in folder.path.glob("topic=*/date=*/*.parquet")}
+
+
+def calls_of(name: str, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+    """Kill before the call with this number of one of the steps that change the disk."""
+    counted = 0
+
+    def wrap(really):
+        def step(*args, **kwargs):
+            nonlocal counted
+            counted += 1
+            if counted == last:
+                raise Killed(name)
+            return really(*args, **kwargs)
+
+        return step
+
+    for step in ("rename", "unlink", "replace"):
+        monkeypatch.setattr(Path, step, wrap(getattr(Path, step)))
+    monkeypatch.setattr(os, "fsync", wrap(os.fsync))
+
+
+@pytest.mark.parametrize("last", range(1, 40))
+def test_a_round_that_is_cut_anywhere_is_there_once_or_not_at_all(
+    folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """publish.py rules 1 to 4: killed before any change of the disk, an append and then a compaction."""
+    first = staged_entry(folder, 0)
+    publish(folder, folder.manifest(), first)
+    before = {file.path for file in first.files}
+    second = staged_entry(folder, 1)
+    third = staged_entry(folder, 2, replaces=(*sorted(before),))
+    after_append = before | {file.path for file in second.files}
+    after_all = {file.path for file in (*second.files, *third.files)}
+    manifest = folder.manifest()
+    with monkeypatch.context() as patched:
+        calls_of("step", patched, last)
+        try:
+            publish(folder, manifest, second)
+            publish(folder, manifest, third)
+        except Killed:
+            pass
+        else:
+            assert last > 20, "a whole run has more steps than that"
+    committed = folder.manifest().next_sequence
+    wanted = {1: before, 2: after_append, 3: after_all}[committed]
+    assert seen(folder) <= (wanted if committed < 3 else after_all | before)
+    if committed == 3:
+        assert not (before & seen(folder) and {file.path for file in third.files} & seen(folder)), "a record twice"
+    recover(folder)
+    assert seen(folder) == wanted
+    assert not folder.staging.exists()
+
+
+def test_a_damaged_or_missing_entry_is_said(folder: ArchiveFolder) -> None:
+    """manifest.py rule 1: nothing of ours writes such a file, so somebody must look."""
+    for sequence in (0, 1):
+        publish(folder, folder.manifest(), staged_entry(folder, sequence))
+    path = folder.manifest_folder / f"{0:012d}.json"
+    text = path.read_text()
+    path.write_text(text[:20])
+    with pytest.raises(JobError, match="is damaged"):
+        read_manifest(folder.manifest_folder)
+    path.unlink()
+    with pytest.raises(JobError, match="one is missing"):
+        read_manifest(folder.manifest_folder)
+
+
+def test_nothing_is_moved_over_a_strangers_file(folder: ArchiveFolder) -> None:
+    """publish.py rule 5."""
+    entry = staged_entry(folder, 0)
+    stranger = folder.path / entry.files[0].path
+    stranger.parent.mkdir(parents=True)
+    stranger.write_text("mine")
+    with pytest.raises(JobError, match="is there already"):
+        publish(folder, folder.manifest(), entry)
+    assert stranger.read_text() == "mine"
+
+
+def test_a_folder_has_one_writer_and_one_purpose(tmp_path: Path) -> None:
+    """folder.py rules 2 and 3."""
+    taken = tmp_path / "mine"
+    taken.mkdir()
+    (taken / "letter.txt").write_text("dear")
+    folder = ArchiveFolder(taken)
+    with folder.held(), pytest.raises(JobError, match=r"not empty \(letter.txt\)"):
+        folder.begin("cluster", {})
+    with pytest.raises(JobError, match="names an object store"):
+        ArchiveFolder("s3a://bucket/archive")
+    with pytest.raises(JobError, match="There is no archive"):
+        ArchiveFolder(tmp_path / "nothing").manifest()
+    assert publishing.staging_of(folder, 3).name == "000000000003"

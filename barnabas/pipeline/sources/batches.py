@@ -1,0 +1,106 @@
+"""Record batches in a buffer: where each begins, and all headers at once as one array.
+
+FORMAT   `HEADER`, big-endian, and then the records. The CRC-32C covers everything from the attributes on. Attributes:
+         bits 0-2 codec, 3 log append time, 4 transactional, 5 control.
+RULES    1. Only whole batches are found; what lies behind the last one is said, never guessed.
+         2. The formats before v2 are not read: Apache Kafka 4 has none of them either.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from barnabas.pipeline.sources.checksums import checksums
+
+HEADER = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("record_count", ">i4"),
+    ]
+)
+OVERHEAD = HEADER.itemsize
+LENGTH_END = 12
+CRC_START = 21
+MAGIC = 2
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+_LENGTH_AND_MAGIC = Struct(">i4xb")
+_SHAPE = np.arange(OVERHEAD)
+
+
+class Tail(Enum):
+    """What lies behind the last whole batch."""
+
+    NOTHING = "nothing"
+    CUT = "a batch that is cut off"
+    NO_BATCH = "bytes that are no batch"
+
+
+class Walk(NamedTuple):
+    """The whole batches of a buffer."""
+
+    places: Any
+    """Where each begins; an array."""
+    end: int
+    """Where the last one ends."""
+    tail: Tail
+    needed: int
+    """How large the batch is that is cut off, as far as its length says."""
+
+
+def walk(data: Any, begin: int = 0, end: int | None = None) -> Walk:
+    """Find the whole batches of data[begin:end]."""
+    stop = len(data) if end is None else end
+    places: list[int] = []
+    read = _LENGTH_AND_MAGIC.unpack_from
+    at, last = begin, stop - OVERHEAD
+    tail, needed = Tail.NOTHING if at == stop else Tail.CUT, OVERHEAD
+    while at <= last:
+        length, magic = read(data, at + 8)
+        if length < OVERHEAD - LENGTH_END or magic != MAGIC:
+            tail = Tail.NO_BATCH
+            break
+        following = at + LENGTH_END + length
+        if following > stop:
+            tail, needed = Tail.CUT, LENGTH_END + length
+            break
+        places.append(at)
+        at = following
+        tail = Tail.NOTHING if at == stop else Tail.CUT
+    return Walk(np.array(places, np.int64), at, tail, needed)
+
+
+def headers(data: Any, places: Any) -> Any:
+    """The headers of the batches that begin at these places, as an array of HEADER."""
+    array = np.frombuffer(data, np.uint8)
+    return array[places[:, None] + _SHAPE].view(HEADER)[:, 0]
+
+
+def last_offsets(heads: Any) -> Any:
+    """The offset of each batch's last record."""
+    return heads["base_offset"].astype(np.int64) + heads["last_offset_delta"]
+
+
+def damaged(data: Any, places: Any, heads: Any) -> Any:
+    """Which of these batches do not have the bytes that their CRC is of, as indexes."""
+    ends = places + LENGTH_END + heads["length"]
+    return np.flatnonzero(checksums(data, places + CRC_START, ends) != heads["crc"])

@@ -1,0 +1,109 @@
+"""The records of a batch as they are when nothing is compressed.
+
+FORMAT   0 none; 1 gzip; 2 snappy, in xerial's stream (82 "SNAPPY" 00, two i32, then chunks of an i32 length and a raw
+         block) or as one raw block; 3 an LZ4 frame; 4 zstd
+RULES    1. zlib and pyarrow know all of them: a worker needs no further package.
+         2. Never more than MAX_BYTES come out, and broken data is `DamagedBatch`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import pyarrow as pa
+
+from barnabas.pipeline.sources.damage import DamagedBatch
+
+MAX_BYTES = 1 << 30
+GZIP_WINDOW_BITS = 31
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER_BYTES = 16
+SNAPPY_BEST = 64
+"""A raw block says its size in its first bytes; it is no more than so many times what is there."""
+_LEAST_READ = 1 << 16
+_STREAMS = {3: "lz4", 4: "zstd"}
+
+
+def decompress(codec: int, data: Any) -> Any:
+    """The bytes that a batch of this codec holds."""
+    try:
+        if codec == 0:
+            return data
+        if codec == 1:
+            return _gunzip(data)
+        if codec == 2:
+            return _unsnappy(data)
+        if codec in _STREAMS:
+            return _unstream(_STREAMS[codec], data)
+    except (OSError, pa.ArrowException, zlib.error) as error:
+        raise DamagedBatch(f"its records cannot be decompressed: {error}") from error
+    raise DamagedBatch(f"there is no codec {codec}")
+
+
+def _gunzip(data: Any) -> bytes:
+    parts: list[bytes] = []
+    left = MAX_BYTES
+    rest: Any = data
+    while rest:  # members may follow one another
+        stream = zlib.decompressobj(GZIP_WINDOW_BITS)
+        part = stream.decompress(rest, left)
+        if not stream.eof:
+            raise DamagedBatch(_too_large() if stream.unconsumed_tail else "its gzip stream is cut off")
+        parts.append(part)
+        left -= len(part)
+        rest = stream.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _unstream(name: str, data: Any) -> Any:
+    # Asked for all at once, Arrow would reserve and clear a page for every byte that may come.
+    stream = pa.CompressedInputStream(pa.BufferReader(data), name)
+    parts: list[bytes] = []
+    size = 0
+    while part := stream.read(max(_LEAST_READ, 4 * len(data), size)):
+        parts.append(part)
+        size += len(part)
+        if size > MAX_BYTES:
+            raise DamagedBatch(_too_large())
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _unsnappy(data: Any) -> bytes:
+    view = memoryview(data)
+    if bytes(view[:8]) != XERIAL_MAGIC:
+        return _raw_block(view, MAX_BYTES)
+    parts: list[bytes] = []
+    at, left = XERIAL_HEADER_BYTES, MAX_BYTES
+    while at < len(view):
+        if bytes(view[at : at + 8]) == XERIAL_MAGIC:  # streams may follow one another
+            at += XERIAL_HEADER_BYTES
+            continue
+        size = int.from_bytes(view[at : at + 4], "big")
+        at += 4
+        if size > len(view) - at:
+            raise DamagedBatch("a snappy chunk is longer than its batch")
+        parts.append(_raw_block(view[at : at + size], left))
+        left -= len(parts[-1])
+        at += size
+    return b"".join(parts)
+
+
+def _raw_block(block: memoryview, left: int) -> bytes:
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise DamagedBatch("a snappy block does not say its size")
+    if size > SNAPPY_BEST * len(block) or size > left:
+        raise DamagedBatch("a snappy block says a size that it cannot have")
+    if size == 0:
+        return b""
+    return bytes(pa.decompress(block, decompressed_size=size, codec="snappy", asbytes=True))
+
+
+def _too_large() -> str:
+    return f"its records are larger than {MAX_BYTES} bytes when decompressed"

@@ -1,0 +1,230 @@
+"""The records of many batches at once, as columns of Arrow.
+
+FORMAT   a record: varint length of what follows, i8 attributes (unused), varint timestamp delta, varint offset delta, varint
+         key length (-1: null) and key, varint value length (-1: null) and value, varint number of headers, each a
+         varint key length and key, varint value length (-1: null) and value. All varints are zigzag.
+RULES    1. A record is found only through the length of the one before it. So many batches are walked side by side, a step
+            of all of them at once; a few, in Python's own loop. Everything else is done for all records together.
+         2. A record that is not exactly as long as it says is damage. Headers are taken apart only when they are wanted.
+         3. Types are those of Spark's Kafka source. A record without headers has null for them, as there.
+         4. Arrow copies keys and values, once: the buffer may be overwritten when the columns are made.
+NOT HERE Which batches are read, and what is in a batch's header (decoding.py).
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from barnabas.pipeline.sources.damage import DamagedBatch
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+MANY = 24
+"""From so many batches on a step of all of them costs less than Python's loop."""
+_MOST_SHIFT = 63
+
+
+class Bodies(NamedTuple):
+    """The records of some batches, not compressed, one behind the other in one buffer."""
+
+    data: Any
+    starts: list[int]
+    ends: list[int]
+    counts: list[int]
+
+
+class Slices(NamedTuple):
+    """Where the values of a column lie in the buffer; a length below 0 stands for null."""
+
+    starts: Any
+    lengths: Any
+
+
+class Records(NamedTuple):
+    """All records of some batches: an array for each field."""
+
+    data: Any
+    batches: Any
+    """Of which of the batches each is."""
+    offset_deltas: Any
+    timestamp_deltas: Any
+    keys: Slices
+    values: Slices
+    headers_at: Any
+    header_counts: Any
+    ends: Any
+
+    def only(self, rows: Any) -> Records:
+        """Some of the records."""
+        return Records(
+            self.data,
+            self.batches[rows],
+            self.offset_deltas[rows],
+            self.timestamp_deltas[rows],
+            Slices(self.keys.starts[rows], self.keys.lengths[rows]),
+            Slices(self.values.starts[rows], self.values.lengths[rows]),
+            self.headers_at[rows],
+            self.header_counts[rows],
+            self.ends[rows],
+        )
+
+
+def read_records(bodies: Bodies) -> Records:
+    """Take the records apart.
+
+    Raises:
+        DamagedBatch: rule 2
+    """
+    data = np.frombuffer(bodies.data, np.uint8)
+    try:
+        begins, ends = _places(bodies)
+        timestamps, at = _varints(data, begins + 1)
+        offsets, at = _varints(data, at)
+        key_lengths, at = _varints(data, at)
+        keys = Slices(at, key_lengths)
+        value_lengths, at = _varints(data, at + np.maximum(key_lengths, 0))
+        values = Slices(at, value_lengths)
+        counts, at = _varints(data, at + np.maximum(value_lengths, 0))
+    except IndexError:
+        raise DamagedBatch("a record reaches beyond its batch") from None
+    if (counts < 0).any() or (at > ends).any() or (at[counts == 0] != ends[counts == 0]).any():
+        raise DamagedBatch("a record is not as long as it says")
+    batches = np.repeat(np.arange(len(bodies.counts)), bodies.counts)
+    return Records(data, batches, offsets, timestamps, keys, values, at, counts, ends)
+
+
+def _places(bodies: Bodies) -> tuple[Any, Any]:
+    """Where each record begins, behind its length, and where it ends (rule 1)."""
+    counts = np.array(bodies.counts, np.int64)
+    if (counts < 0).any() or counts.sum() > len(bodies.data):
+        raise DamagedBatch("it says a number of records that it cannot have")
+    order = np.argsort(-counts, kind="stable")
+    at, left, row = np.array(bodies.starts, np.int64)[order], counts[order], (np.cumsum(counts) - counts)[order]
+    begins, ends = np.empty(counts.sum(), np.int64), np.empty(counts.sum(), np.int64)
+    data = np.frombuffer(bodies.data, np.uint8)
+    step, going = 0, np.count_nonzero(left)
+    while going >= MANY:
+        lengths, begin = _varints(data, at[:going])
+        at[:going] = begin + lengths
+        begins[row[:going] + step], ends[row[:going] + step] = begin, at[:going]
+        step += 1
+        going = np.searchsorted(-left, -step)
+    for number in range(going):
+        rows = slice(row[number] + step, row[number] + left[number])
+        begins[rows], ends[rows] = _walk(bodies.data, int(at[number]), int(left[number]) - step)
+        at[number] = ends[rows.stop - 1]
+    if (at != np.array(bodies.ends, np.int64)[order]).any() or (ends < begins).any():
+        raise DamagedBatch("its records are not as long as it is")
+    return begins, ends
+
+
+def _walk(data: Any, at: int, count: int) -> tuple[Any, Any]:
+    """The same for so many records of one batch, one after the other."""
+    places = array("q")
+    put = places.append
+    for _ in range(count):
+        length = data[at]
+        at += 1
+        if length >= 0x80:
+            byte = data[at]
+            at += 1
+            length += (byte - 1) << 7  # without the mark that another byte follows
+            if byte >= 0x80:
+                length, at = _long_length(data, at, length)
+        put(at)
+        at += length >> 1
+        put(at)
+    found = np.frombuffer(places, np.int64)
+    return found[0::2], found[1::2]
+
+
+def _long_length(data: Any, at: int, length: int) -> tuple[int, int]:
+    """The rest of a length of three bytes or more."""
+    for shift in (14, 21, 28):
+        byte = data[at]
+        at += 1
+        length += (byte - 1) << shift
+        if byte < 0x80:
+            return length, at
+    raise DamagedBatch("a record's length has more than five bytes")
+
+
+def _varints(data: Any, at: Any) -> tuple[Any, Any]:
+    """The zigzag numbers at these places, and the places behind them."""
+    byte = data[at]
+    number = (byte & 0x7F).astype(np.uint64)
+    behind = at + 1
+    more = np.flatnonzero(byte & 0x80)
+    shift = 7
+    while more.size:
+        if shift > _MOST_SHIFT:
+            raise DamagedBatch("a number has more than ten bytes")
+        byte = data[behind[more]]
+        number[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        behind[more] += 1
+        more = more[byte >= 0x80]
+        shift += 7
+    one = np.uint64(1)
+    return (number >> one).view(np.int64) ^ -(number & one).view(np.int64), behind
+
+
+# ---- columns -----------------------------------------------------------------------------------------------
+
+
+def binary_column(data: Any, slices: Slices, kind: Any = None) -> Any:
+    """Copy the slices into a column of their own.
+
+    They stand in the buffer in the order of the rows. So slices and the gaps between them are a column already, over the
+    buffer as it is; of that Arrow takes every second one.
+    """
+    count = len(slices.starts)
+    if not count:
+        return pa.array([], kind or pa.binary())
+    bounds = np.empty(2 * count, np.int32)
+    bounds[0::2] = slices.starts
+    bounds[1::2] = slices.starts + np.maximum(slices.lengths, 0)
+    both = pa.Array.from_buffers(kind or pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    is_null = slices.lengths < 0
+    wanted = pa.array(np.arange(0, 2 * count - 1, 2), mask=is_null if is_null.any() else None)
+    return both.take(wanted)
+
+
+def headers_column(records: Records) -> Any:
+    """The headers of every record, null where there is none (rule 3)."""
+    counts = records.header_counts
+    total = int(counts.sum())
+    first = np.cumsum(counts) - counts
+    keys = Slices(np.zeros(total, np.int64), np.zeros(total, np.int64))
+    values = Slices(np.zeros(total, np.int64), np.zeros(total, np.int64))
+    at = records.headers_at.copy()
+    rows = np.flatnonzero(counts > 0)
+    number = 0
+    try:
+        while rows.size:  # the first header of all records that have one, then the second
+            place = first[rows] + number
+            for column in (keys, values):
+                lengths, begins = _varints(records.data, at[rows])
+                column.starts[place], column.lengths[place] = begins, lengths
+                at[rows] = begins + np.maximum(lengths, 0)
+            number += 1
+            rows = rows[counts[rows] > number]
+    except IndexError:
+        raise DamagedBatch("a header reaches beyond its batch") from None
+    if (keys.lengths < 0).any() or (at != records.ends).any():
+        raise DamagedBatch("a record's headers are not as long as they say")
+    pairs = pa.StructArray.from_arrays(
+        [_as_text(binary_column(records.data, keys)), binary_column(records.data, values)], names=["key", "value"]
+    )
+    bounds = pa.array(np.append(first, total).astype(np.int32))
+    return pa.ListArray.from_arrays(bounds, pairs, mask=pa.array(counts == 0)).cast(HEADERS_TYPE)
+
+
+def _as_text(column: Any) -> Any:
+    """As Java makes text of bytes: what is no UTF-8 becomes the replacement character."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in column.to_pylist()], pa.string())

@@ -1,0 +1,148 @@
+"""The files of a log directory beside the logs: indexes, snapshots of producers, checkpoints.
+
+FORMAT   all big-endian; a name is the segment's base offset in 20 digits:
+         `.index`      8 bytes: u32 last offset of a batch, counted from the base; u32 position of its first byte
+         `.timeindex` 12 bytes: i64 greatest timestamp so far; u32 last offset of the batch that brought it, counted likewise
+         `.txnindex`  34 bytes: i16 version 0; i64 producer id, first offset, last offset (the marker's), last stable offset
+         `.snapshot`  i16 version 1, u32 CRC-32C of the rest, i32 entries of 46 bytes: i64 producer id, ..., at byte 38 i64
+                      first offset of the open transaction or -1
+         `*-offset-checkpoint`  text: 0, the number of entries, then topic, partition and offset in each line
+RULES    1. An index is a hint. It may be short, missing, or, while its segment is the newest, a sparse file with zeros behind
+            what is there: it is read to where it stops to ascend.
+         2. A snapshot that cannot be believed is as good as none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from barnabas.pipeline.sources.checksums import checksums
+from barnabas.pipeline.sources.damage import DamagedLog
+from barnabas.pipeline.sources.decoding import Aborted
+
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+DELETED = ".deleted"
+
+_OFFSET_ENTRY = np.dtype([("offset", ">u4"), ("position", ">u4")])
+_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">u4")])
+_ABORTED_ENTRY = Struct(">hqqqq")
+_SNAPSHOT_HEAD = Struct(">hIi")
+_SNAPSHOT_ENTRY = np.dtype([("producer_id", ">i8"), ("rest", "V30"), ("first_offset", ">i8")])
+_CRC_END = 6
+_INDEX_READ = _OFFSET_ENTRY.itemsize * _TIME_ENTRY.itemsize * 1024
+
+Offsets = dict[tuple[str, int], int]
+
+
+def path_of(directory: str, base: int, suffix: str) -> Path:
+    """A file of the segment that begins at an offset."""
+    return Path(directory, f"{base:020d}{suffix}")
+
+
+def bases_of(directory: str) -> list[int]:
+    """Where the segments of a partition begin."""
+    names = [path.name for path in Path(directory).iterdir()]
+    return sorted(int(name[:20]) for name in names if len(name) == 24 and name.endswith(".log") and name[:20].isdigit())
+
+
+def position_before(directory: str, base: int, offset: int) -> int:
+    """A position at or before the batch of an offset, as far as the index knows."""
+    entries = _ascending(path_of(directory, base, ".index"), _OFFSET_ENTRY, "position")
+    place = int(np.searchsorted(entries["offset"].astype(np.int64), offset - base, side="right")) - 1
+    return int(entries["position"][place]) if place >= 0 else 0
+
+
+def last_position(directory: str, base: int) -> int:
+    """The last position that the index knows."""
+    entries = _ascending(path_of(directory, base, ".index"), _OFFSET_ENTRY, "position")
+    return int(entries["position"][-1]) if len(entries) else 0
+
+
+def offset_before_time(directory: str, base: int, timestamp_ms: int) -> int:
+    """An offset before which no record is as late, as far as the index knows."""
+    entries = _ascending(path_of(directory, base, ".timeindex"), _TIME_ENTRY, "timestamp")
+    place = int(np.searchsorted(entries["timestamp"].astype(np.int64), timestamp_ms)) - 1
+    return base + int(entries["offset"][place]) if place >= 0 else base
+
+
+def latest_time(directory: str, base: int) -> int | None:
+    """The greatest timestamp of a segment that is not the newest; None where no index says it."""
+    entries = _ascending(path_of(directory, base, ".timeindex"), _TIME_ENTRY, "timestamp")
+    return int(entries["timestamp"][-1]) if len(entries) else None
+
+
+def aborted_in(directory: str, base: int) -> list[Aborted]:
+    """The aborted transactions whose markers lie in a segment; all of them when it is not the newest."""
+    path = path_of(directory, base, ".txnindex")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    whole = len(data) - len(data) % _ABORTED_ENTRY.size
+    found = []
+    for version, producer_id, first, last, _ in _ABORTED_ENTRY.iter_unpack(data[:whole]):
+        if version != 0 or not 0 <= first <= last:
+            raise DamagedLog(f"{path} is no index of aborted transactions.")
+        found.append(Aborted(producer_id, first, last))
+    return found
+
+
+def open_transactions(directory: str, base: int) -> dict[int, int] | None:
+    """First offset of each producer's transaction that was open where a segment begins; None where no snapshot says it."""
+    try:
+        data = path_of(directory, base, ".snapshot").read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(data) < _SNAPSHOT_HEAD.size:
+        return None
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    size = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.itemsize
+    if version != 1 or count < 0 or size > len(data):
+        return None
+    if checksums(data, np.array([_CRC_END]), np.array([len(data)]))[0] != crc:
+        return None
+    entries = np.frombuffer(data[_SNAPSHOT_HEAD.size : size], _SNAPSHOT_ENTRY)
+    is_open = entries["first_offset"] >= 0
+    return dict(zip(entries["producer_id"][is_open].tolist(), entries["first_offset"][is_open].tolist(), strict=True))
+
+
+def read_checkpoint(path: Path) -> Offsets | None:
+    """Offset per topic and partition; None where there is no such file, or an empty one."""
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    if not lines:
+        return None
+    try:
+        entries = [line.split() for line in lines[2:] if line]
+        found = {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
+        is_whole = lines[0] == "0" and len(entries) == int(lines[1])
+    except (ValueError, IndexError):
+        is_whole = False
+    if not is_whole:
+        raise DamagedLog(f"{path} is no checkpoint of offsets.")
+    return found
+
+
+def _ascending(path: Path, entry: Any, key: str) -> Any:
+    """The entries of an index (rule 1)."""
+    try:
+        with path.open("rb") as file:
+            data = b""
+            while part := file.read(_INDEX_READ):
+                data += part
+                if not any(part[-entry.itemsize :]):
+                    break
+    except FileNotFoundError:
+        data = b""
+    entries = np.frombuffer(data[: len(data) - len(data) % entry.itemsize], entry)
+    keys = entries[key].astype(np.int64)
+    falls = np.flatnonzero(np.diff(keys, prepend=0) <= 0)
+    return entries[: falls[0]] if len(falls) else entries

@@ -1,0 +1,204 @@
+"""What `format("barnabas.segments")` may be told, in the Kafka source's own words.
+
+    path, or load(path, ...)        log directories of a broker, or directories of single partitions
+    subscribe | subscribePattern | assign                 topic,topic | regular expression | {"topic": [0, 1]}
+    startingOffsets                 earliest (default) or {"topic": {"0": 17, "1": -2}}; -2 is the earliest, -1 the latest
+    startingTimestamp, startingOffsetsByTimestamp         milliseconds, for all or {"topic": {"0": 1700000000000}}
+    startingOffsetsByTimestampStrategy                    error (default) or latest: where nothing is as late
+    endingOffsets, endingTimestamp, endingOffsetsByTimestamp                                likewise; latest is the default
+    includeHeaders                  true: a column more
+    columns                         key,offset,...: only these
+    kafka.isolation.level           read_committed (default) or read_uncommitted
+    failOnDataLoss                  true (default): records that are gone end the query
+    kafka.bootstrap.servers         a broker that is asked how far the logs go; without it, checkpoints say so
+    until                           committed (default): the high watermark; written: the last whole batch
+
+RULES    1. What is said twice, or cannot be understood, is refused in a sentence. An option that nobody knows is refused too.
+         2. Offsets that are named must be named for every partition, as for the Kafka source.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from barnabas.pipeline.sources.damage import BadOption
+from barnabas.pipeline.sources.decoding import COLUMN_TYPES, COLUMNS
+
+EARLIEST, LATEST = -2, -1
+INTERNAL = "__"
+Places = Mapping[tuple[str, int], int]
+
+_KNOWN = {
+    name.lower(): name
+    for name in (
+        *("path", "paths", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp"),
+        *("startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp"),
+        *("endingOffsetsByTimestamp", "includeHeaders", "columns", "failOnDataLoss", "until"),
+    )
+}
+
+
+class Bound(NamedTuple):
+    """Where to begin, or to end: one word or moment for all partitions, or one for each."""
+
+    everywhere: int | None
+    by_place: Places | None
+    is_time: bool
+
+    def of(self, place: tuple[str, int]) -> int:
+        """What is said of a partition."""
+        if self.everywhere is not None:
+            return self.everywhere
+        assert self.by_place is not None
+        return self.by_place[place]
+
+
+class SegmentOptions(NamedTuple):
+    """The options, understood."""
+
+    paths: tuple[str, ...]
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: tuple[tuple[str, int], ...]
+    starting: Bound
+    ending: Bound
+    is_latest_when_later: bool
+    columns: tuple[str, ...]
+    is_committed: bool
+    fail_on_data_loss: bool
+    client: Mapping[str, str]
+    is_bounded: bool
+
+    def wants(self, topic: str, partition: int) -> bool:
+        """Whether a partition is asked for."""
+        if self.assigned:
+            return (topic, partition) in self.assigned
+        if self.pattern is not None:
+            return bool(re.fullmatch(self.pattern, topic)) and (
+                not topic.startswith(INTERNAL) or self.pattern.startswith(INTERNAL)
+            )
+        return topic in self.topics
+
+
+def understand(given: Mapping[str, str]) -> SegmentOptions:
+    """Read the options; their names may be in any case, as Spark hands them over."""
+    said = {name.lower(): value for name, value in given.items()}
+    client = {name[len("kafka.") :]: value for name, value in said.items() if name.startswith("kafka.")}
+    for name in given:
+        if name.lower() not in _KNOWN and not name.lower().startswith("kafka."):
+            raise BadOption(f"There is no option {name}; there are {', '.join(sorted(_KNOWN.values()))}.")
+    isolation = client.pop("isolation.level", "read_committed")
+    if isolation not in {"read_committed", "read_uncommitted"}:
+        raise BadOption(f"kafka.isolation.level is read_committed or read_uncommitted, not {isolation!r}.")
+    chosen = [name for name in ("subscribe", "subscribepattern", "assign") if said.get(name)]
+    if len(chosen) != 1:
+        raise BadOption("One of the options subscribe, subscribePattern and assign says which topics are read.")
+    return SegmentOptions(
+        _paths(said),
+        tuple(name.strip() for name in said.get("subscribe", "").split(",") if name.strip()),
+        _pattern(said.get("subscribepattern")),
+        _assigned(said.get("assign")),
+        _bound(said, "starting", EARLIEST),
+        _bound(said, "ending", LATEST),
+        _word(said, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
+        _columns(said),
+        isolation == "read_committed",
+        _flag(said, "failOnDataLoss", default=True),
+        client,
+        _word(said, "until", ("committed", "written")) == "committed",
+    )
+
+
+def _paths(said: Mapping[str, str]) -> tuple[str, ...]:
+    paths = [path.strip() for path in said.get("path", "").split(",") if path.strip()]
+    if "paths" in said:
+        paths += _json(said, "paths", list)
+    if not paths:
+        raise BadOption("The option path says where the log directories are.")
+    return tuple(str(path).removeprefix("file://") for path in paths)
+
+
+def _pattern(text: str | None) -> str | None:
+    try:
+        return text and re.compile(text).pattern
+    except re.error as error:
+        raise BadOption(f"subscribePattern {text!r} is no regular expression: {error}.") from error
+
+
+def _assigned(text: str | None) -> tuple[tuple[str, int], ...]:
+    if not text:
+        return ()
+    table = _json({"assign": text}, "assign", dict)
+    try:
+        return tuple((topic, int(partition)) for topic, numbers in table.items() for partition in numbers)
+    except (TypeError, ValueError) as error:
+        raise BadOption('assign is JSON like {"topic": [0, 1]}.') from error
+
+
+def _bound(said: Mapping[str, str], which: str, default: int) -> Bound:
+    names = [f"{which}Timestamp", f"{which}OffsetsByTimestamp", f"{which}Offsets"]
+    given = [name for name in names if name.lower() in said]
+    if not given:
+        return Bound(default, None, is_time=False)
+    if len(given) > 1:
+        raise BadOption(f"{' and '.join(given)} cannot both be said.")
+    name, text = given[0], said[given[0].lower()]
+    if name == names[0]:
+        return Bound(_number(name, text), None, is_time=True)
+    is_time = name == names[1]
+    if not is_time and text.lower() in {"earliest", "latest"}:
+        if text.lower() == "earliest" and which == "ending":
+            raise BadOption("endingOffsets cannot be earliest.")
+        if text.lower() == "latest" and which == "starting":
+            raise BadOption("startingOffsets cannot be latest: a batch would have nothing to read.")
+        return Bound(default, None, is_time=False)
+    table = _json(said, name, dict)
+    try:
+        places = {(topic, int(number)): int(value) for topic, row in table.items() for number, value in row.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise BadOption(f'{name} is JSON like {{"topic": {{"0": 17}}}}.') from error
+    return Bound(None, places, is_time)
+
+
+def _columns(said: Mapping[str, str]) -> tuple[str, ...]:
+    wanted = tuple(name.strip() for name in said.get("columns", "").split(",") if name.strip()) or COLUMNS
+    for name in wanted:
+        if name not in COLUMN_TYPES:
+            raise BadOption(f"There is no column {name}; there are {', '.join(COLUMN_TYPES)}.")
+    if _flag(said, "includeHeaders", default=False) and "headers" not in wanted:
+        return (*wanted, "headers")
+    return wanted
+
+
+def _flag(said: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = said.get(name.lower(), str(default)).lower()
+    if text not in {"true", "false"}:
+        raise BadOption(f"{name} is true or false, not {text!r}.")
+    return text == "true"
+
+
+def _word(said: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    text = said.get(name.lower(), words[0])
+    if text not in words:
+        raise BadOption(f"{name} is {' or '.join(words)}, not {text!r}.")
+    return text
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise BadOption(f"{name} is a number of milliseconds, not {text!r}.") from error
+
+
+def _json(said: Mapping[str, str], name: str, kind: type) -> Any:
+    try:
+        value = json.loads(said[name.lower()])
+    except ValueError as error:
+        raise BadOption(f"{name} is not JSON: {said[name.lower()]!r}.") from error
+    if not isinstance(value, kind):
+        raise BadOption(f"{name} is a JSON {'object' if kind is dict else 'list'}, not {said[name.lower()]!r}.")
+    return value

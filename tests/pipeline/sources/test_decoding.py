@@ -1,0 +1,272 @@
+"""Bytes of batches against columns: what the daemon's own builder and a client's write, and what is broken."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import crc32c
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from barnabas.pipeline.sources import checksums
+from barnabas.pipeline.sources.damage import DamagedBatch, WrongChecksum
+from barnabas.pipeline.sources.decoding import COLUMN_TYPES, Aborted, Decoder, Wanted, decode
+from barnabas.pipeline.sources.records import MANY
+from protocol.compression import Compression
+from protocol.record_bytes import encode_record
+from protocol.records import BatchBuilder, BatchHeader, TimestampType, assemble, headers, records
+from tests.support.batches import broken_bodies, with_body
+from tests.support.logs import Idempotent, marker, produced
+
+NOW_MS = 1_700_000_000_000
+EVERYTHING = tuple(COLUMN_TYPES)
+Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+maybe = st.none() | st.binary(max_size=300)
+one_record = st.tuples(
+    st.integers(-(1 << 40), 1 << 40), maybe, maybe, st.lists(st.tuples(texts, maybe), max_size=3).map(tuple)
+)
+one_batch = st.tuples(
+    st.sampled_from(list(Compression)),
+    st.booleans(),
+    st.lists(st.tuples(one_record, st.integers(1, 200)), min_size=1, max_size=6),
+)
+
+
+def rows_of(table: Any) -> list[Row]:
+    """As protocol/records.py gives them."""
+    return [
+        (
+            row["offset"],
+            row["timestamp"] // 1000,
+            row["key"],
+            row["value"],
+            tuple((header["key"], header["value"]) for header in row["headers"] or ()),
+        )
+        for row in table.set_column(5, "timestamp", table["timestamp"].cast(pa.int64())).to_pylist()
+    ]
+
+
+def expected(data: bytes) -> list[Row]:
+    found = []
+    for position, header in headers(data):
+        if not header.is_control:
+            found += [tuple(record) for record in records(data, position, header, max_bytes=1 << 30)]
+    return found
+
+
+def decoded(data: bytes, **wanted: Any) -> list[Row]:
+    return rows_of(decode(data, "t", 3, columns=EVERYTHING, **wanted))
+
+
+def many(batches: int, count: int, codec: Compression = Compression.NONE, size: int = 20) -> bytes:
+    """Batches one behind the other, their records of several lengths."""
+    dice = random.Random(batches * count)
+    data, offset = b"", 0
+    for _ in range(batches):
+        builder = BatchBuilder(offset, compression=codec)
+        for number in range(count):
+            value = dice.randbytes(dice.randrange(size))
+            builder.append(NOW_MS + number, b"%d" % number, value, [("h", value[:3])] if number % 3 == 0 else [])
+        data += builder.build()
+        offset = builder.next_offset
+    return data
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(one_batch, min_size=1, max_size=8))
+def test_any_batches_come_out_as_they_went_in(batches: list[Any]) -> None:
+    """decoding.py rule 1: nulls, headers, gaps between offsets, both kinds of time, every codec in one buffer."""
+    data, offset = b"", 5
+    for codec, is_append_time, rows in batches:
+        kind = TimestampType.LOG_APPEND_TIME if is_append_time else TimestampType.CREATE_TIME
+        builder = BatchBuilder(offset, compression=codec, timestamp_type=kind)
+        for (delta, key, value, pairs), step in rows:
+            offset += step
+            builder.append(NOW_MS + delta, key, value, pairs, offset=offset)
+        offset += 1
+        data += builder.build()
+    assert decoded(data) == expected(data)
+
+
+@pytest.mark.parametrize("codec", Compression)
+@pytest.mark.parametrize(("batches", "count"), [(1, 3000), (MANY - 1, 40), (MANY * 4, 40)])
+def test_few_and_many_batches_are_walked_alike(batches: int, count: int, codec: Compression) -> None:
+    """records.py rule 1: the loop of Python and the vectors find the same records, also of lengths of three bytes."""
+    data = many(batches, count, codec, size=40) + many(1, 2, codec, size=30_000)
+    assert decoded(data) == expected(data)
+
+
+def test_batches_of_very_different_sizes_are_walked_to_their_ends() -> None:
+    """records.py rule 1: when few batches are left, the loop goes on where the vectors stopped."""
+    data = b"".join(many(1, count) for count in [1, 700, *range(2, 2 * MANY), 300])
+    assert decoded(data) == expected(data)
+
+
+def test_columns_have_the_types_of_the_kafka_source() -> None:
+    """decoding.py rule 1: and what is not wanted is not there; a record without headers has null."""
+    table = decode(many(2, 4), "topic", 7, columns=EVERYTHING)
+    assert {field.name: field.type for field in table.schema} == COLUMN_TYPES
+    assert set(table["topic"].to_pylist()) == {"topic"}
+    assert set(table["partition"].to_pylist()) == {7}
+    assert set(table["timestampType"].to_pylist()) == {0}
+    assert [row is None for row in table["headers"].to_pylist()] == [False, True, True, False] * 2
+    assert decode(many(1, 1), columns=("offset", "value")).column_names == ["offset", "value"]
+    assert decode(b"").num_rows == 0
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3])
+def test_a_clients_batches_are_read(codec: int) -> None:
+    """kafka-python's builder, an independent hand at the same format."""
+    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
+    for number in range(50):
+        builder.append(number, NOW_MS + number, b"key", b"value %d" % number, [("h", b"x")])
+    data = bytes(builder.build())
+    found = decoded(data)
+    assert found == [(number, NOW_MS + number, b"key", b"value %d" % number, (("h", b"x"),)) for number in range(50)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 330), st.integers(0, 330))
+def test_only_the_wanted_offsets_come(start: int, end: int) -> None:
+    """decoding.py rule 2: also in the middle of a batch."""
+    data = many(8, 40)
+    wanted = [row for row in expected(data) if start <= row[0] < end]
+    assert decoded(data, start_offset=start, end_offset=end) == wanted
+
+
+def test_records_of_aborted_transactions_and_markers_are_left_out() -> None:
+    """decoding.py rule 2: what the same producer wrote before and after, and what others wrote between, stays."""
+    data, offset = b"", 0
+
+    def put(batch: bytearray, count: int) -> None:
+        nonlocal data, offset
+        batch[0:8] = offset.to_bytes(8, "big")
+        data += batch
+        offset += count
+
+    def written(producer: Idempotent | None, name: str) -> None:
+        put(produced(f"{name}1", f"{name}2", producer=producer), 2)
+
+    one, other = Idempotent(7, 0, 0, transactional=True), Idempotent(8, 0, 0, transactional=True)
+    written(one, "kept")
+    put(marker(1, 7, 0), 1)
+    written(one, "lost")  # offsets 3 and 4
+    written(other, "others")
+    written(None, "plain")
+    written(one, "lost")
+    put(marker(0, 7, 0), 1)  # offset 11
+    written(one, "again")
+    aborted = (Aborted(7, 3, 11), Aborted(9, 0, 100))
+    values = [row[3].decode() for row in decoded(data, aborted=aborted) if row[3]]
+    assert values == [f"{name}{n}" for name in ("kept", "others", "plain", "again") for n in (1, 2)]
+    assert len(decoded(data)) == 12
+
+
+def test_a_batch_that_is_cut_off_is_left_out() -> None:
+    """batches.py rule 1."""
+    data = many(3, 5)
+    for length in range(len(data) - 1, len(data) - 80, -7):
+        assert decoded(data[:length]) == expected(data)[:10]
+
+
+def test_bytes_that_are_no_batch_are_refused() -> None:
+    """decode: zeros, and messages of the formats before."""
+    with pytest.raises(DamagedBatch, match="position 0 there is no batch"):
+        decode(bytes(100))
+    old = bytearray(many(1, 1))
+    old[16] = 1
+    with pytest.raises(DamagedBatch, match="no batch of format 2"):
+        decode(old)
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_turned_bit_is_seen_and_what_lies_before_it_is_read(is_fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """decoding.py rule 3, with the package for CRCs and without."""
+    if not is_fast:
+        monkeypatch.setattr(checksums, "crc32c", None)
+    data = bytearray(many(6, 40))
+    places = [position for position, _ in headers(data)]
+    data[places[4] + 70] ^= 4
+    decoder = Decoder(Wanted("t", 0, columns=EVERYTHING))
+    found: list[Any] = []
+    with pytest.raises(WrongChecksum, match="the batch of offset 160") as caught:
+        found += decoder.batches(data, np.array(places))
+    assert caught.value.offset == 160
+    assert rows_of(pa.Table.from_batches(found)) == expected(bytes(data[: places[4]]))
+
+
+def test_a_turned_bit_outside_the_wanted_offsets_is_not_looked_at() -> None:
+    """decoding.py rule 3: a reader pays for what it reads."""
+    data = bytearray(many(6, 40))
+    data[70] ^= 4
+    assert len(decoded(data, start_offset=40)) == 200
+
+
+@pytest.mark.parametrize("name", broken_bodies())
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
+def test_a_batch_of_broken_records_is_damage_and_nothing_else(name: str, codec: Compression) -> None:
+    """records.py rule 2: its CRC is right, its records are not; alone, and among many others."""
+    broken = bytes(with_body(broken_bodies()[name], 2, NOW_MS, codec))
+    for data in (broken, many(MANY, 2) + broken):
+        with pytest.raises(DamagedBatch, match="offset"):
+            decode(data, columns=EVERYTHING)
+
+
+@pytest.mark.parametrize("codec", list(Compression)[1:])
+def test_a_body_that_cannot_be_decompressed_is_damage(codec: Compression) -> None:
+    """codecs.py rule 2: cut off, overwritten, empty, or of a codec that there is not."""
+    good = with_body(many(1, 50)[61:], 50, NOW_MS, codec)
+    header, body = headers(good)[0][1], bytes(good[61:])
+    for wrong in (body[:-9], body[:18] + b"\xff" * 40 + body[58:], b""):
+        with pytest.raises(DamagedBatch):
+            decode(bytes(assemble(header, wrong)), columns=EVERYTHING)
+    with pytest.raises(DamagedBatch, match="no codec 6"):
+        decode(bytes(assemble(header._replace(attributes=6), body)))
+
+
+def test_a_header_key_that_is_no_text_is_replaced_as_java_does() -> None:
+    """records.py rule 3."""
+    body = encode_record(0, 0, b"k", b"v", (("\udcff", b"x"),))
+    data = with_body(bytes([2 * len(body)]) + bytes(body), 1, NOW_MS)
+    assert decoded(bytes(data))[0][4] == (("�", b"x"),)
+
+
+def test_a_count_that_no_batch_can_have_takes_no_memory() -> None:
+    """records.py rule 2: a billion records in ten bytes."""
+    header = BatchHeader(0, 0, -1, 2, 0, 0, 2**31 - 2, NOW_MS, NOW_MS, -1, -1, -1, 2**31 - 1)
+    with pytest.raises(DamagedBatch, match="a number of records"):
+        decode(bytes(assemble(header, b"\0" * 10)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.binary(min_size=4, max_size=1200), st.data())
+def test_both_ways_to_a_checksum_say_the_same(data: bytes, draw: st.DataObject) -> None:
+    """checksums.py rule 2: ranges that overlap, of every size from four bytes on."""
+    begin = st.integers(0, len(data) - 4)
+    ranges = begin.flatmap(lambda start: st.tuples(st.just(start), st.integers(start + 4, len(data))))
+    places = draw.draw(st.lists(ranges, max_size=6))
+    starts, ends = np.array([a for a, _ in places], np.int64), np.array([b for _, b in places], np.int64)
+    expected_sums = [crc32c.crc32c(data[a:b]) for a, b in places]
+    assert checksums.checksums(data, starts, ends).tolist() == expected_sums
+    assert checksums.vectorised(np.frombuffer(data, np.uint8), starts, ends).tolist() == expected_sums
+
+
+def test_a_large_part_comes_in_batches_of_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """decoding.py rule 4, for rows, and for bytes of compressed batches."""
+    from barnabas.pipeline.sources import decoding
+
+    monkeypatch.setattr(decoding, "ROWS", 100)
+    monkeypatch.setattr(decoding, "BYTES", 2000)
+    for codec in (Compression.NONE, Compression.ZSTD):
+        data = many(30, 40, codec)
+        places = np.array([position for position, _ in headers(data)])
+        found = list(Decoder(Wanted("t", 0, columns=EVERYTHING)).batches(data, places))
+        assert max(batch.num_rows for batch in found) <= 160
+        assert rows_of(pa.Table.from_batches(found)) == expected(data)

@@ -1,0 +1,366 @@
+"""Log directories as the daemon's storage writes them, read without it: where logs begin and end, and what is not shown."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from barnabas.pipeline.sources.damage import BadOption, DamagedLog, MissingRecords
+from barnabas.pipeline.sources.planning import plan
+from barnabas.pipeline.sources.segment_options import understand
+from barnabas.pipeline.sources.segment_reading import read_part
+from protocol.records import ControlType
+from storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets
+from storage.disk import Disk
+from storage.log import Isolation, Log
+from storage.validation import Origin
+from tests.support.logs import NOW_MS, Idempotent, append, log_at, marker, values_of
+
+Values = list[tuple[int, str]]
+
+
+def read(root: Path, parts: Any = None, **options: str) -> Values:
+    """Offset and value of all that the options ask for."""
+    chosen = parts if parts is not None else planned(root, **options)
+    found = [batch for part in chosen for batch in read_part(*part)]
+    table = pa.Table.from_batches(found) if found else pa.table({"offset": [], "value": []})
+    return [(row["offset"], (row["value"] or b"").decode()) for row in table.select(["offset", "value"]).to_pylist()]
+
+
+def planned(root: Path, **options: str) -> Any:
+    return plan(
+        understand({"path": str(root), "subscribe": "t", **{k.replace("_", "."): v for k, v in options.items()}})
+    )
+
+
+def say(root: Path, name: str, offset: int, topic: str = "t") -> None:
+    """Write a checkpoint of one partition."""
+    write_offsets(Disk(), str(root / name), {(topic, 0): offset})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    """Ten segments of three batches of one record, a second apart."""
+    log = log_at(tmp_path)
+    for number in range(30):
+        append(log, f"{number}:" + "x" * 250, timestamp_ms=NOW_MS + 1000 * number)
+    assert len(segments(tmp_path)) == 10
+    yield log
+    log.close()
+
+
+def segments(root: Path, topic: str = "t") -> list[Path]:
+    return sorted((root / f"{topic}-0").glob("*.log"))
+
+
+def numbers(values: Values) -> list[int]:
+    assert all(value.startswith(f"{offset}:") for offset, value in values)
+    return [offset for offset, _ in values]
+
+
+def test_each_segment_is_a_part(log: Log, tmp_path: Path) -> None:
+    """planning.py: and without a checkpoint the log ends with its last whole batch (partition_logs.py rule 3)."""
+    parts = planned(tmp_path)
+    assert [(part.start_offset, part.end_offset) for part, _ in parts] == [(n, n + 3) for n in range(0, 30, 3)]
+    assert numbers(read(tmp_path)) == list(range(30))
+
+
+def test_a_log_begins_and_ends_where_the_checkpoints_say(log: Log, tmp_path: Path) -> None:
+    """partition_logs.py rule 3: inside segments; `until=written` goes on to the end of the file."""
+    say(tmp_path, LOG_STARTS, 4)
+    say(tmp_path, HIGH_WATERMARKS, 20)
+    assert numbers(read(tmp_path)) == list(range(4, 20))
+    assert numbers(read(tmp_path, until="written")) == list(range(4, 30))
+    assert [part.base for part, _ in planned(tmp_path)] == [3, 6, 9, 12, 15, 18]
+
+
+def test_offsets_are_chosen_as_for_the_kafka_source(log: Log, tmp_path: Path) -> None:
+    """segment_options.py: numbers, -1 and -2; a start or an end outside the log is lost data."""
+    table = json.dumps
+    assert numbers(read(tmp_path, startingOffsets=table({"t": {"0": 7}}), endingOffsets=table({"t": {"0": 9}}))) == [
+        7,
+        8,
+    ]
+    assert numbers(read(tmp_path, startingOffsets=table({"t": {"0": -2}}))) == list(range(30))
+    assert read(tmp_path, startingOffsets=table({"t": {"0": -1}})) == []
+    say(tmp_path, LOG_STARTS, 4)
+    with pytest.raises(MissingRecords, match="goes from offset 4 to 30, and offset 2"):
+        planned(tmp_path, startingOffsets=table({"t": {"0": 2}}))
+    with pytest.raises(MissingRecords, match="offset 31"):
+        planned(tmp_path, endingOffsets=table({"t": {"0": 31}}))
+    lenient = {"startingOffsets": table({"t": {"0": 2}}), "endingOffsets": table({"t": {"0": 31}})}
+    assert numbers(read(tmp_path, failOnDataLoss="false", **lenient)) == list(range(4, 30))
+
+
+@pytest.mark.parametrize("has_indexes", [True, False])
+def test_moments_name_the_first_record_that_is_as_late(log: Log, tmp_path: Path, *, has_indexes: bool) -> None:
+    """planning.py rule 4, with the time indexes and without; between two records, before all, behind all."""
+    log.close()
+    if not has_indexes:
+        for path in (tmp_path / "t-0").glob("*.*index"):
+            path.unlink()
+
+    def offsets(**options: str) -> list[int]:
+        return numbers(read(tmp_path, **options))
+
+    assert offsets(startingTimestamp=str(NOW_MS + 7000)) == list(range(7, 30))
+    assert offsets(startingTimestamp=str(NOW_MS + 7001), endingTimestamp=str(NOW_MS + 9001)) == [8, 9]
+    assert offsets(startingTimestamp="0") == list(range(30))
+    assert offsets(endingTimestamp=str(NOW_MS + 10**9)) == list(range(30))
+    by_place = json.dumps({"t": {"0": NOW_MS + 29_000}})
+    assert offsets(startingOffsetsByTimestamp=by_place) == [29]
+    with pytest.raises(MissingRecords, match="no record at or after"):
+        planned(tmp_path, startingTimestamp=str(NOW_MS + 29_001))
+    assert offsets(startingTimestamp=str(NOW_MS + 29_001), startingOffsetsByTimestampStrategy="latest") == []
+
+
+def test_times_that_go_back_are_found_in_the_order_of_offsets(tmp_path: Path) -> None:
+    """planning.py rule 4: the first offset, not the earliest moment."""
+    log = log_at(tmp_path)
+    for number, late in enumerate([5, 1, 9, 3, 9, 2, 8, 12, 4]):
+        append(log, f"{number}:" + "x" * 250, timestamp_ms=NOW_MS + 1000 * late)
+    log.close()
+    for second, first in ((0, 0), (6, 2), (9, 2), (10, 7)):
+        assert numbers(read(tmp_path, startingTimestamp=str(NOW_MS + 1000 * second)))[0] == first
+
+
+# ---- transactions ------------------------------------------------------------------------------------------
+
+
+def transaction(log: Log, producer_id: int, name: str, sequence: int = 0) -> None:
+    """Write a record of a transaction that is a segment long."""
+    append(log, f"{name}{'x' * 900}", producer=Idempotent(producer_id, 0, sequence, transactional=True))
+
+
+def end(log: Log, producer_id: int, kind: ControlType) -> None:
+    log.append(marker(kind, producer_id, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_transactions_that_span_segments_are_known_to_all_of_them(tmp_path: Path, *, is_closed: bool) -> None:
+    """partition_logs.py rule 4: markers in indexes, in the newest segment, and behind the last stable offset."""
+    log = log_at(tmp_path)
+    transaction(log, 1, "lost")
+    transaction(log, 2, "kept")
+    append(log, "plain")
+    transaction(log, 1, "lost", 1)
+    end(log, 1, ControlType.ABORT)
+    end(log, 2, ControlType.COMMIT)
+    transaction(log, 1, "kept", 2)
+    transaction(log, 3, "lost")
+    end(log, 1, ControlType.COMMIT)
+    transaction(log, 4, "open")
+    append(log, "behind")
+    end(log, 3, ControlType.ABORT)
+    log.high_watermark = log.log_end_offset
+    expected = values_of(log, isolation=Isolation.LAST_STABLE)
+    uncommitted = values_of(log, isolation=Isolation.HIGH_WATERMARK)
+    if is_closed:
+        log.close()
+    assert {value[:4] for _, value in expected} == {"lost", "kept", "plai"}, "the log itself leaves them in"
+    visible = [(offset, value) for offset, value in expected if not value.startswith("lost")]
+    assert read(tmp_path) == visible
+    assert read(tmp_path, kafka_isolation_level="read_uncommitted") == uncommitted
+    if not is_closed:
+        log.close()
+
+
+def test_what_the_high_watermark_does_not_cover_is_undecided(tmp_path: Path) -> None:
+    """partition_logs.py rule 4: at every high watermark, what the log itself shows of decided transactions."""
+    log = log_at(tmp_path)
+    for turn in range(4):
+        transaction(log, 1, f"one{turn}", 2 * turn)
+        transaction(log, 2, f"two{turn}", turn)
+        transaction(log, 1, f"one{turn}", 2 * turn + 1)
+        end(log, 1, ControlType.ABORT if turn % 2 else ControlType.COMMIT)
+        append(log, f"plain{turn}")
+        end(log, 2, ControlType.COMMIT if turn % 2 else ControlType.ABORT)
+    uncommitted = values_of(log, isolation=Isolation.LOG_END)
+    ends = {}
+    for high_watermark in range(1, log.log_end_offset + 1):
+        log.high_watermark = high_watermark
+        ends[high_watermark] = log.last_stable_offset
+    log.close()
+    lost = {f"one{turn}" for turn in (1, 3)} | {f"two{turn}" for turn in (0, 2)}
+    for high_watermark, stable in ends.items():
+        say(tmp_path, HIGH_WATERMARKS, high_watermark)
+        wanted = [(at, value) for at, value in uncommitted if at < stable and value.rstrip("x") not in lost]
+        assert read(tmp_path) == wanted, high_watermark
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_without_a_snapshot_the_segments_before_are_scanned(tmp_path: Path, harm: str) -> None:
+    """segment_files.py rule 2."""
+    log = log_at(tmp_path)
+    transaction(log, 1, "lost")
+    transaction(log, 2, "plain")
+    end(log, 2, ControlType.COMMIT)
+    end(log, 1, ControlType.ABORT)
+    transaction(log, 3, "open")
+    log.close()
+    for path in (tmp_path / "t-0").glob("*.snapshot"):
+        if harm == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-1] + b"\x55")
+    assert [value.rstrip("x") for _, value in read(tmp_path)] == ["plain"]
+
+
+# ---- files that change or are broken -----------------------------------------------------------------------
+
+
+def test_a_torn_tail_ends_the_log(log: Log, tmp_path: Path) -> None:
+    """segment_reading.py rule 4: at every byte of the last batch; and zeros or a wrong CRC where nothing is known durable."""
+    log.close()
+    say(tmp_path, HIGH_WATERMARKS, 30)
+    newest = segments(tmp_path)[-1]
+    whole = newest.read_bytes()
+    for size in range(len(whole) - 1, len(whole) - len(whole) // 3, -37):
+        newest.write_bytes(whole[:size])
+        assert numbers(read(tmp_path)) == list(range(29))
+    for tail in (bytes(500), whole[-300:]):
+        newest.write_bytes(whole[: 2 * len(whole) // 3] + tail)
+        assert numbers(read(tmp_path)) == list(range(29))
+    newest.write_bytes(whole[:-1] + b"!")
+    assert numbers(read(tmp_path)) == list(range(29))
+
+
+def test_damage_where_the_disk_had_everything_is_refused(log: Log, tmp_path: Path) -> None:
+    """segment_reading.py rule 4: below the recovery point, and in segments that have others behind them."""
+    log.close()
+    newest = segments(tmp_path)[-1]
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1] + b"!")
+    say(tmp_path, HIGH_WATERMARKS, 30)
+    say(tmp_path, RECOVERY_POINTS, 30)
+    with pytest.raises(DamagedLog, match=r"00000000000000000027\.log is damaged .*offset 29"):
+        read(tmp_path)
+    newest.write_bytes(whole)
+    earlier = segments(tmp_path)[4]
+    whole = earlier.read_bytes()
+    for broken in (whole[:-5], whole[:-1] + b"!", whole[:-700] + bytes(700)):
+        earlier.write_bytes(broken)
+        with pytest.raises(DamagedLog, match=r"00000000000000000012\.log is damaged"):
+            read(tmp_path)
+
+
+def test_a_segment_that_is_deleted_while_it_is_read_is_read_to_its_end(log: Log, tmp_path: Path) -> None:
+    """segment_reading.py rule 1."""
+    parts = planned(tmp_path)
+    reading = read_part(*parts[0])
+    first = next(reading)
+    for path in (tmp_path / "t-0").glob("00000000000000000000.*"):
+        path.unlink()
+    rest = list(reading)
+    assert [*first["offset"].to_pylist(), *(o for batch in rest for o in batch["offset"].to_pylist())] == [0, 1, 2]
+
+
+def test_a_segment_that_is_gone_is_said_or_skipped(log: Log, tmp_path: Path) -> None:
+    """segment_reading.py rule 2: deleted between plan and reading; while it only waits for deletion it is read."""
+    parts, lenient = planned(tmp_path), planned(tmp_path, failOnDataLoss="false")
+    first = segments(tmp_path)[0]
+    waiting = first.with_name(first.name + ".deleted")
+    first.rename(waiting)
+    assert numbers(read(tmp_path, parts)) == list(range(30))
+    waiting.unlink()
+    with pytest.raises(MissingRecords, match="is gone, and with it offsets from 0 on"):
+        read(tmp_path, parts)
+    assert numbers(read(tmp_path, lenient)) == list(range(3, 30))
+
+
+def test_records_that_compaction_moved_into_the_segment_before_are_found(log: Log, tmp_path: Path) -> None:
+    """segment_reading.py rule 2: two segments became one between plan and reading."""
+    parts = planned(tmp_path)
+    first, second = segments(tmp_path)[:2]
+    merged = first.read_bytes() + second.read_bytes()
+    first.write_bytes(merged)
+    second.unlink()
+    assert numbers(read(tmp_path, parts)) == list(range(30))
+
+
+@pytest.mark.parametrize("entry", [(1, 5), (1, 10**6), (1, 400)])
+def test_an_index_that_lies_costs_time_and_nothing_else(log: Log, tmp_path: Path, entry: tuple[int, int]) -> None:
+    """segment_reading.py rule 3."""
+    log.close()
+    index = segments(tmp_path)[0].with_suffix(".index")
+    index.write_bytes(b"".join(number.to_bytes(4, "big") for number in entry))
+    assert numbers(read(tmp_path, startingOffsets='{"t": {"0": 2}}')) == list(range(2, 30))
+
+
+def test_an_index_with_zeros_behind_its_entries_is_read_to_these(log: Log, tmp_path: Path) -> None:
+    """segment_files.py rule 1: as Apache Kafka keeps those of its newest segment."""
+    log.close()
+    for path in (tmp_path / "t-0").glob("*index"):
+        os.truncate(path, 10 << 20)
+    assert numbers(read(tmp_path, startingTimestamp=str(NOW_MS + 28_000))) == [28, 29]
+    assert numbers(read(tmp_path, startingOffsets='{"t": {"0": 28}}')) == [28, 29]
+
+
+# ---- which logs --------------------------------------------------------------------------------------------
+
+
+def test_topics_are_chosen_by_name_pattern_or_partition(tmp_path: Path) -> None:
+    """segment_options.py: directories that wait for deletion, or belong to internal topics, are none of a pattern's."""
+    for topic in ("a-1", "ab", "__offsets"):
+        log = log_at(tmp_path, topic=topic)
+        append(log, topic)
+        log.close()
+    (tmp_path / "ab-0.0123456789abcdef-delete").mkdir()
+
+    def topics(**options: str) -> list[str]:
+        return sorted({wanted.topic for _, wanted in plan(understand({"path": str(tmp_path), **options}))})
+
+    assert topics(subscribe="ab, a-1") == ["a-1", "ab"]
+    assert topics(subscribe="__offsets") == ["__offsets"]
+    assert topics(subscribePattern="a.*|_.*") == ["a-1", "ab"]
+    assert topics(assign='{"a-1": [0]}') == ["a-1"]
+    partition = {"path": str(tmp_path / "ab-0"), "subscribePattern": ".*"}
+    assert [wanted.topic for _, wanted in plan(understand(partition))] == ["ab"]
+
+
+def test_of_several_replicas_the_most_advanced_is_read(tmp_path: Path) -> None:
+    """partition_logs.py rule 2."""
+    for name, count in (("one", 2), ("two", 4), ("three", 3)):
+        (tmp_path / name).mkdir()
+        log = log_at(tmp_path / name)
+        for number in range(count):
+            append(log, f"{number}:")
+        log.close()
+        say(tmp_path / name, HIGH_WATERMARKS, count)
+    paths = ",".join(str(tmp_path / name) for name in ("one", "two", "three"))
+    assert numbers(read(tmp_path, path=paths)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"subscribe": "u"}, "u: not in"),
+        ({"assign": '{"t": [0, 1]}', "subscribe": ""}, "t-1: not in"),
+        ({"subscribePattern": "u.*", "subscribe": ""}, "No topic in .* matches"),
+        ({"subscribePattern": "(", "subscribe": ""}, "no regular expression"),
+        ({"assign": '{"t": [0]}'}, "One of the options"),
+        ({"path": ""}, "where the log directories are"),
+        ({"path": "/nowhere"}, "There is no log directory /nowhere"),
+        ({"startingOffset": "earliest"}, "There is no option startingOffset"),
+        ({"startingOffsets": "latest"}, "cannot be latest"),
+        ({"startingOffsets": '{"t": {"1": 0}}'}, "name t-1, and what is read is t-0"),
+        ({"startingOffsets": "soon"}, "is not JSON"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "cannot both be said"),
+        ({"endingOffsets": "earliest"}, "cannot be earliest"),
+        ({"columns": "key,colour"}, "no column colour"),
+        ({"kafka.isolation.level": "read_all"}, "read_committed or read_uncommitted"),
+        ({"includeHeaders": "maybe"}, "includeHeaders is true or false"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_a_sentence(
+    log: Log, tmp_path: Path, options: dict[str, str], sentence: str
+) -> None:
+    """segment_options.py rule 1."""
+    with pytest.raises((BadOption, DamagedLog), match=sentence):
+        plan(understand({"path": str(tmp_path), "subscribe": "t", **options}))

@@ -1,0 +1,188 @@
+"""Spark on Barnabas and on Apache Kafka, turn by turn in one session: make bench ARGS="spark [OPTION]..."
+
+    --rounds N           so many rounds, after one that warms Spark up and does not count
+    --only TEXT          loads whose name contains TEXT: batch, stream, sink, segments, 200 B, 1 KiB; may be repeated
+    --quick              a tenth of the records
+    --alone              Barnabas alone
+    --docs               the plots into docs/figures too, and the table in Markdown on the terminal
+
+5 M records of 200 B and 1 M of 1 KiB in six partitions, local[2]. A batch adds up counts and lengths; a stream does nothing
+with its rows, in five triggers; the sink writes a tenth of the records. CPU is the broker's, by size of the values.
+`segments` is the batch once more, by the segment source from the log directory of the same broker, right after the batch:
+besides its rate its row says how many times the Kafka source's rate that is, which is to be 1.3 at least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from barnabas.pipeline.session import SessionSettings, start_session
+from barnabas.pipeline.sources.segments import NAME, register
+from tests.benchmark.load import librdkafka, raw
+from tests.benchmark.load.meter import Meter, Outcome
+from tests.benchmark.load.site import Node, Site, nodes, start
+from tests.benchmark.report.publish import publish
+from tests.benchmark.report.rows import Results
+from tests.benchmark.report.terminal import options, say, wishes
+from tests.support.raw_client import RawClient
+
+PARTITIONS = 6
+TRIGGERS = 5
+SINK_SHARE = 10
+TOUCH_BYTES = 100
+"""What a new topic is given in each partition, to see that it takes records."""
+AIMS = {"records/s": 1.0, "CPU s/GiB": 1.0}
+TIMES = "times the Kafka source"
+
+
+class Shape(NamedTuple):
+    """Records of one size."""
+
+    name: str
+    count: int
+    value_bytes: int
+
+    @property
+    def topic(self) -> str:
+        """Where they lie."""
+        return f"records-of-{self.value_bytes}"
+
+
+SHAPES = (Shape("5 M x 200 B", 5_000_000, 200), Shape("1 M x 1 KiB", 1_000_000, 1024))
+
+
+class Loads:
+    """What Spark does with one broker."""
+
+    def __init__(self, spark: Any, scratch: Path, site: Site, node: Node) -> None:
+        self._spark = spark
+        self._scratch = scratch
+        self._site = site
+        self._data_dir = node.data_dir
+
+    def fill(self, shape: Shape) -> None:
+        """The topic, as librdkafka fills it."""
+        with RawClient(self._site.bootstrap) as client:
+            raw.create_topic(client, shape.topic, PARTITIONS)
+        librdkafka.produce(self._site, shape.topic, shape.count, shape.value_bytes)
+
+    def batch(self, shape: Shape) -> Outcome:
+        """All of it, through the broker."""
+        return self._added_up(shape, self._spark.read.format("kafka").options(**self._source(shape)).load())
+
+    def segments(self, shape: Shape) -> Outcome:
+        """All of it, from its files; the Kafka source right before."""
+        through = self.batch(shape).figures["records/s"]
+        frame = self._spark.read.format(NAME).options(**self._source(shape)).load(str(self._data_dir))
+        outcome = self._added_up(shape, frame)
+        return Outcome({**outcome.figures, TIMES: outcome.figures["records/s"] / through})
+
+    def stream(self, shape: Shape) -> Outcome:
+        """All of it, in some triggers."""
+        source = {**self._source(shape), "maxOffsetsPerTrigger": str(shape.count // TRIGGERS + 1)}
+        frame = self._spark.readStream.format("kafka").options(**source).load()
+        with tempfile.TemporaryDirectory(dir=self._scratch) as checkpoint, Meter(self._site.pid) as meter:
+            query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+            running = query.trigger(availableNow=True).start()
+            running.awaitTermination()
+            rows = sum(progress["numInputRows"] for progress in running.recentProgress)
+        assert rows == shape.count + PARTITIONS, f"the stream saw {rows} of {shape.count + PARTITIONS} records"
+        return self._outcome(meter, shape.count, shape.value_bytes)
+
+    def sink(self, shape: Shape) -> Outcome:
+        """A tenth of it, into a topic of its own."""
+        topic, count = f"sink-{time.monotonic_ns()}", shape.count // SINK_SHARE
+        with RawClient(self._site.bootstrap) as client:
+            raw.create_topic(client, topic, PARTITIONS)
+        rows = self._spark.range(0, count, 1, PARTITIONS)
+        frame = rows.selectExpr(f"cast(rpad(cast(id as string), {shape.value_bytes}, 'x') as binary) as value")
+        with Meter(self._site.pid) as meter:
+            frame.write.format("kafka").options(**self._broker(), topic=topic).save()
+        with RawClient(self._site.bootstrap) as client:
+            raw.delete_topic(client, topic)
+        return self._outcome(meter, count, shape.value_bytes)
+
+    def _added_up(self, shape: Shape, frame: Any) -> Outcome:
+        with Meter(self._site.pid) as meter:
+            row = frame.selectExpr("count(1) as records", "sum(length(value)) as bytes").first()
+        everything = (shape.count + PARTITIONS, shape.count * shape.value_bytes + PARTITIONS * TOUCH_BYTES)
+        assert (row.records, row.bytes) == everything, f"{row}, and not {everything}"
+        return self._outcome(meter, shape.count, shape.value_bytes)
+
+    @staticmethod
+    def _outcome(meter: Meter, count: int, value_bytes: int) -> Outcome:
+        return meter.records(count / meter.wall_s, count * value_bytes)
+
+    def _broker(self) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self._site.bootstrap}
+
+    def _source(self, shape: Shape) -> dict[str, str]:
+        return {**self._broker(), "subscribe": shape.topic, "startingOffsets": "earliest"}
+
+
+def measure(results: Results, wanted: argparse.Namespace, all_loads: dict[str, Loads]) -> None:
+    """Every load on every broker, in every round."""
+
+    def is_wanted(name: str) -> bool:
+        return not wanted.only or any(text.lower() in name.lower() for text in wanted.only)
+
+    for shape in (shape._replace(count=shape.count // 10) if wanted.quick else shape for shape in SHAPES):
+        chosen: dict[str, Callable[[Loads, Shape], Outcome]] = {
+            f"{shape.name}, {kind.__name__}": kind
+            for kind in (Loads.batch, Loads.stream, Loads.sink, Loads.segments)
+            if is_wanted(f"{shape.name}, {kind.__name__}")
+        }
+        if not chosen:
+            continue
+        for name, loads in all_loads.items():
+            say(f"filling {name} with {shape.name}")
+            loads.fill(shape)
+        for turn in range(wanted.rounds + 1):
+            for name, kind in chosen.items():
+                for broker in sorted(all_loads, reverse=bool(turn % 2)):
+                    say(f"round {turn} of {wanted.rounds}: {name}: {broker}")
+                    outcome = kind(all_loads[broker], shape)
+                    if turn:
+                        results.add(name, broker, outcome, AIMS if kind is not Loads.segments else {})
+
+
+@contextlib.contextmanager
+def session_and_brokers(*, alone: bool) -> Iterator[dict[str, Loads]]:
+    """A session and the brokers."""
+    with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder, nodes(alone=alone) as made:
+        scratch = Path(folder)
+        wishes_of_session = SessionSettings(master="local[2]", driver_memory="3g")
+        spark, _ = start_session("bench", scratch, scratch / "spark.log", wishes=wishes_of_session)
+        try:
+            register(spark)
+            yield {name: Loads(spark, scratch, start(name, node)[0], node) for name, node in made.items()}
+        finally:
+            spark.stop()
+
+
+def main() -> int:
+    parser = options("spark", __doc__)
+    parser.add_argument("--only", action="append", default=[], help=argparse.SUPPRESS)
+    wanted = wishes(parser)
+    name = f"spark{'-quick' if wanted.quick else ''}{'-part' if wanted.only or wanted.alone else ''}"
+    results = Results(name, {"rounds": wanted.rounds})
+    started = time.monotonic()
+    try:
+        with session_and_brokers(alone=wanted.alone) as all_loads:
+            measure(results, wanted, all_loads)
+    finally:  # what was measured is not lost with a load that fails
+        say("")
+        results.settings["seconds"] = round(time.monotonic() - started, 1)
+        status = publish(results, docs=wanted.docs)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

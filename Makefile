@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest --verbose -rs --durations 10 --numprocesses 2 
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test fuzz kill damage conformance exactly-once cluster-faults sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check fmt setup kafka-jars wheel clean
+.PHONY: help run demo test fuzz kill damage conformance exactly-once kill-archive cluster-faults sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check fmt setup kafka-jars wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -44,6 +44,9 @@ damage: .venv/.test ## random damage to a stopped node, COUNT=100 times; SEED=..
 
 exactly-once: .venv/.test kafka-jars ## Kafka Streams and a consume-transform-produce loop, COUNT=100 kills each; SEED=... does it again
 	@exec $(BIN)/python -m tests.exactly_once --count $(COUNT) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+kill-archive: .venv/.test ## SIGKILL for an archiving Spark job, COUNT=100 times; SEED=... does it again
+	@exec $(BIN)/python -m tests.pipeline.killing --count $(COUNT) $(if $(SEED),--seed $(SEED))
 
 cluster-faults: .venv/.test kafka-jars ## COUNT=10 faults on real nodes in network namespaces (as root); SEED=... does it again; ARGS=--help lists more
 	@exec $(BIN)/python -m tests.faults $(if $(filter-out file,$(origin COUNT)),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(ARGS)

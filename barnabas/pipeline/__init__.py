@@ -11,14 +11,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_JOBS = {
-    "archive": "archive",
-    "ArchiveSettings": "archive",
+_NAMES = {
+    "ArchiveSettings": "jobs.archive",
+    "AuditSettings": "jobs.audit",
+    "JobError": "trouble",
+    "ReplaySettings": "jobs.replay",
+    "TableSettings": "jobs.table",
+    "archive": "jobs.archive",
+    "audit": "jobs.audit",
+    "read_archive": "store.reading",
+    "replay": "jobs.replay",
+    "table": "jobs.table",
 }
-"""Where each promised name is defined, below `jobs`."""
+"""Where each promised name is defined."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _JOBS:
-        return getattr(import_module(f"{__name__}.jobs.{_JOBS[name]}"), name)
+    if name in _NAMES:
+        return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

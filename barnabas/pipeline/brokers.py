@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import (
@@ -98,6 +98,46 @@ class Brokers:
     def high_watermarks(self, places: Iterable[Place]) -> dict[Place, int]:
         """How far all in-sync replicas have got: what read_uncommitted can read up to."""
         return self._offsets(places, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def offsets_at(self, places: Iterable[Place], moment_ms: int) -> dict[Place, int]:
+        """The first offset whose own timestamp is as late; a partition without one is left out."""
+        moment: Any = OffsetSpec.for_timestamp(moment_ms)
+        return {place: offset for place, offset in self._offsets(places, moment).items() if offset >= 0}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a plain connection will do."""
+        return str(self.client_settings.get("security.protocol", "PLAINTEXT")).upper() == "PLAINTEXT"
+
+    def leader(self, place: Place) -> tuple[str, int]:
+        """Where the partition's leader listens."""
+        found = self._answer(self._admin.describe_topics(TopicCollection([place.topic]))[place.topic])
+        node = found.partitions[place.partition].leader
+        if node is None:
+            raise JobError(f"{place} has no leader now: try again.")
+        return str(node.host), int(node.port)
+
+    def records(self, spans: Mapping[Place, Span]) -> Iterator[Any]:
+        """The committed records of some partitions, as a consumer gets them: for a topic that is small."""
+        left = {place: span for place, span in spans.items() if span.start < span.end}
+        settings = {"group.id": "barnabas", "isolation.level": "read_committed", "enable.partition.eof": True}
+        consumer = Consumer({**self.client_settings, **settings, "enable.auto.commit": False})
+        try:
+            consumer.assign([TopicPartition(*place, span.start) for place, span in left.items()])
+            while left:
+                message: Any = consumer.poll(LIMIT_S)
+                if message is None:
+                    raise JobError(f"The broker at {self.bootstrap} stopped answering.")
+                place = Place(str(message.topic()), message.partition())
+                failure = message.error()
+                if failure is not None and failure.name() != "_PARTITION_EOF":
+                    raise JobError(f"The broker at {self.bootstrap} refused: {failure.str()}.")
+                if place in left and failure is None and message.offset() < left[place].end:
+                    yield message
+                if failure is not None or message.offset() + 1 >= spans[place].end:
+                    left.pop(place, None)
+        finally:
+            consumer.close()
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """What the topic is configured to, defaults included."""

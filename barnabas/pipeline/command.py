@@ -28,7 +28,30 @@ def _archive() -> Job:
     return Job("archive", "Topics to Parquet, exactly once.", ArchiveSettings, archive, formats)
 
 
-JOBS: dict[str, Callable[[], Job]] = {"archive": _archive}
+def _audit() -> Job:
+    from barnabas.pipeline.jobs.audit import AuditSettings, audit
+
+    return Job("audit", "A topic against its archive: do they hold the same?", AuditSettings, audit)
+
+
+def _replay() -> Job:
+    from barnabas.pipeline.jobs.replay import ReplaySettings, replay
+
+    return Job("replay", "A window of an archive or a topic into a topic again, once.", ReplaySettings, replay)
+
+
+def _table() -> Job:
+    from barnabas.pipeline.jobs.table import TableSettings, table
+
+    return Job("table", "The latest value of each key of a topic, brought up to date.", TableSettings, table)
+
+
+JOBS: dict[str, Callable[[], Job]] = {
+    "archive": _archive,
+    "audit": _audit,
+    "replay": _replay,
+    "table": _table,
+}
 """What imports a job, by its name."""
 
 

@@ -25,6 +25,7 @@ SAMPLE = 10_000
 FORMATS = ("raw", "json", "avro")
 FRAMING_BYTES = 5
 _BROKEN = "_broken"
+_MARK = b"\x02"  # the number 1 in Avro
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,17 @@ def _decode_avro(records: DataFrame, decoding: Decoding) -> DataFrame:
     if decoding.framing == "confluent":
         is_framed = (f.length("value") > FRAMING_BYTES) & (f.substring("value", 1, 1) == f.lit(bytes(1)))
         body = f.when(is_framed, f.expr(f"substring(value, {FRAMING_BYTES + 1})"))
-    parsed = records.withColumn("_parsed", from_avro(body, decoding.schema, {"mode": "PERMISSIVE"}))
-    is_broken = is_there & (~is_framed | f.col("_parsed").isNull())
+    marked = f.concat(f.lit(_MARK), body)
+    parsed = records.withColumn("_parsed", from_avro(marked, _with_mark(decoding.schema), {"mode": "PERMISSIVE"}))
+    is_broken = is_there & (~is_framed | f.col("_parsed.mark").isNull())
     words = "the value is not Avro of the schema"
-    return _judged(parsed, is_there, is_broken, f.col("_parsed"), words).drop("_parsed")
+    return _judged(parsed, is_there, is_broken, f.col("_parsed.data"), words).drop("_parsed")
+
+
+def _with_mark(schema: str) -> str:
+    """A record of a mark and the value: Spark answers a malformed one with nulls all over, which the mark tells from nulls."""
+    fields = [{"name": "mark", "type": "int"}, {"name": "data", "type": json.loads(schema)}]
+    return json.dumps({"type": "record", "name": "_Marked", "fields": fields})
 
 
 def _judged(records: DataFrame, is_there: Column, is_broken: Column, data: Column, words: str) -> DataFrame:

@@ -9,11 +9,12 @@ NOT HERE Which jobs there are (`command.py`).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ from barnabas.pipeline.telling import Telling
 from barnabas.pipeline.trouble import JobError, sentence_of
 
 ANSWER_IS_NO = 3
+LOG = "spark.log"
+DISK_SAYS_NO = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Job(NamedTuple):
@@ -68,40 +71,41 @@ def _run(job: Job, values: Mapping[str, Any], telling: Telling) -> int:
     from pyspark.errors import PySparkException
 
     from barnabas.pipeline.brokers import Brokers
-    from barnabas.pipeline.session import NoJava, SessionSettings, start_session
+    from barnabas.pipeline.session import NoJava, SessionSettings
 
     settings: Any = filled(job.name, job.settings, values)
     wishes = filled(job.name, SessionSettings, values)
     if isinstance(settings, BrokerSettings):
         Brokers(settings)
     scratch = Path(tempfile.mkdtemp(prefix=f"barnabas-{job.name}-"))
-    log = scratch / "spark.log"
-    _stop_on_sigterm()
     try:
-        spark, source = start_session(
-            f"barnabas-{job.name}", scratch, log, wishes=wishes, formats=job.formats(settings)
-        )
-        telling.note(f"Spark {spark.version} on {wishes.master}, connector: {source}")
-        try:
-            report = job.run(spark, settings, telling.step)
-        finally:
-            spark.stop()
+        with _stopped_by_sigterm():
+            report = _in_a_session(job, settings, wishes, telling, scratch)
     except NoJava as failure:
         raise JobError(str(failure)) from failure
-    except (PySparkException, Py4JError, OSError) as failure:
-        if isinstance(failure, OSError) and failure.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except OSError as failure:
+        if failure.errno not in DISK_SAYS_NO:
             raise
-        raise JobError(f"{_of_the_disk(failure) or sentence_of(failure)} {_keep(log, job.name)}") from failure
+        raise JobError(f"{failure.filename or 'The archive'} cannot be written to: {failure.strerror}.") from failure
+    except (PySparkException, Py4JError) as failure:
+        raise JobError(f"{sentence_of(failure)} {_keep(scratch / LOG, job.name)}") from failure
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     telling.report(report)
     return 0 if getattr(report, "agrees", True) else ANSWER_IS_NO
 
 
-def _of_the_disk(failure: BaseException) -> str | None:
-    if isinstance(failure, OSError):
-        return f"The disk with {failure.filename or 'the archive'} is full: nothing of this round was kept."
-    return None
+def _in_a_session(job: Job, settings: Any, wishes: Any, telling: Telling, scratch: Path) -> Any:
+    from barnabas.pipeline.session import start_session
+
+    spark, source = start_session(
+        f"barnabas-{job.name}", scratch, scratch / LOG, wishes=wishes, formats=job.formats(settings)
+    )
+    telling.note(f"Spark {spark.version} on {wishes.master}, connector: {source}")
+    try:
+        return job.run(spark, settings, telling.step)
+    finally:
+        spark.stop()
 
 
 def _keep(log: Path, job: str) -> str:
@@ -112,8 +116,15 @@ def _keep(log: Path, job: str) -> str:
     return f"Spark's own words are in {kept}."
 
 
-def _stop_on_sigterm() -> None:
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """A polite end ends the job as Ctrl-C does."""
+
     def stop(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, stop)
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -2,7 +2,8 @@
 
 RULES    1. The records of one partition of the source are one *line*: one task sends them, in the order of their offsets.
          2. A line is sent in transactions. Each carries, besides its records, how far the line is: the offset after its last
-            record, committed for the job's group (KIP-98's consume-transform-produce). Records and place are one.
+            record, committed for the job's group (KIP-98's consume-transform-produce). Records and place are one. Brokers
+            forget a group's offsets after a week without a commit (`offsets.retention.minutes`).
          3. A line's transactional id is the group's name and the line's. Who begins it takes the id over, which ends the
             open transaction of whoever had it (a killed task, a lost worker) and keeps it from committing; only then it asks
             how far the line is, and goes on behind that.
@@ -36,6 +37,8 @@ class Sending(NamedTuple):
     group: str
     rate: float | None = None
     """Records a second of one line."""
+    place_topic: str | None = None
+    """The topic under whose name a line's place is committed, where that is not the source's: it must be there."""
 
 
 def send(records: DataFrame, sending: Sending, lines: int) -> DataFrame:
@@ -64,7 +67,7 @@ class _Line:
     def __init__(self, sending: Sending, topic: str, partition: int) -> None:
         self._client = shipped_client()
         self._sending = sending
-        self._place = (topic, partition)
+        self._place = (sending.place_topic or topic, partition)
         self._failures: list[str] = []
         settings = {**sending.client, "group.id": sending.group, "isolation.level": "read_committed"}
         self._reader = self._client.Consumer({**settings, "enable.auto.commit": False})

@@ -3,12 +3,14 @@
 RULES    1. Our own modules go as a zip (`addPyFile`), once for each Spark context, also on `local[N]`: one way for all.
          2. A client with a compiled part cannot be imported from a zip: it goes as an archive that Spark unpacks, and
             `shipped_client` puts that folder on the path where the worker has no such client of its own.
-         3. A job that runs no Python on the workers ships nothing.
+         3. The zip is named by its content: Spark refuses another file of the same name.
+         4. A job that runs no Python on the workers ships nothing.
 NOT HERE The jars, which Spark itself hands out (`jars.py`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 import tempfile
@@ -31,7 +33,9 @@ def ship(spark: SparkSession) -> None:
     if application in _shipped:
         return
     folder = Path(tempfile.mkdtemp(prefix="barnabas-ship-", dir=_local_dir(spark)))
-    context.addPyFile(str(_zip_package(folder / "barnabas.zip")))
+    package = _zip_package(folder / "barnabas.zip")
+    named = package.with_name(f"barnabas-{hashlib.sha256(package.read_bytes()).hexdigest()[:12]}.zip")
+    context.addPyFile(str(package.rename(named)))
     if not str(context.master).startswith("local"):
         context.addArchive(f"{_zip_client(folder / 'client.zip')}#{CLIENT_FOLDER}")
     _shipped.add(application)

@@ -32,6 +32,8 @@ _KNOWN = (
         "The broker stopped answering.",
     ),
 )
+_OURS = re.compile(r"^barnabas\.pipeline\.[\w.]+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+"""What our own code said on a worker, or while Spark planned; Python's trace stands before it."""
 _CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w.$]+\.)?(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
 
 
@@ -45,6 +47,8 @@ def sentence_of(failure: BaseException) -> str:
     for pattern, sentence in _KNOWN:
         if pattern.search(said):
             return sentence
+    if ours := _OURS.findall(said):
+        return str(ours[-1])
     causes = _CAUSE.findall(said)
     if causes:
         kind, words = causes[-1]

@@ -97,7 +97,11 @@ def archive(spark: SparkSession, settings: ArchiveSettings, tell: Tell = lambda 
         if settings.decode not in (None, identity.decoding["format"]):
             raise JobError(f"The archive {folder.path} was begun with --decode {identity.decoding['format']}.")
         run = _Run(own, settings, brokers, folder, tell)
-        return run.follow() if settings.continuous else run.catch_up()
+        try:
+            return run.follow() if settings.continuous else run.catch_up()
+        except BaseException:
+            recover(folder)  # a full disk gets its room back at once
+            raise
 
 
 def _decoding(spark: SparkSession, settings: ArchiveSettings, brokers: Brokers, topics: dict[str, Topic]) -> Decoding:
@@ -150,6 +154,7 @@ class _Run:
                     self._tidy()
                     time.sleep(self._settings.interval)
         except KeyboardInterrupt:
+            recover(self._folder)
             return self._ended()
 
     def _tidy(self) -> None:

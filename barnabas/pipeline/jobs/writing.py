@@ -58,16 +58,20 @@ def take_stock(spark: SparkSession, staged: Path, sequence: int) -> Stock:
         paths.append(str(named.relative_to(staged)))
     for leftover in (*staged.glob("_SUCCESS"), *staged.rglob(".*.crc")):
         leftover.unlink()
-    found: dict[str, list[Contents]] = {path: [] for path in paths}
-    malformed = 0
-    for row in contents_of_files(read_files(spark, staged, paths, JUDGED)).collect() if paths else ():
-        found[row["path"]].append(Contents(row["partition"], row["count"], row["first"], row["last"], joined(row)))
-        malformed += row["malformed"]
-    files = [
-        DataFile(path, (staged / path).stat().st_size, tuple(sorted(contents, key=lambda one: one.partition)))
-        for path, contents in found.items()
-    ]
+    found, malformed = contents_by_file(read_files(spark, staged, paths, JUDGED)) if paths else ({}, 0)
+    files = [DataFile(path, (staged / path).stat().st_size, tuple(found.get(path, ()))) for path in paths]
     return Stock(files, malformed)
+
+
+def contents_by_file(records: DataFrame) -> tuple[dict[str, list[Contents]], int]:
+    """What each file holds, by its path and in the order of partitions; and how many records are malformed."""
+    found: dict[str, list[Contents]] = {}
+    malformed = 0
+    for row in sorted(contents_of_files(records).collect(), key=lambda row: (row["path"], row["partition"])):
+        contents = Contents(row["partition"], row["count"], row["first"], row["last"], joined(row))
+        found.setdefault(row["path"], []).append(contents)
+        malformed += row["malformed"]
+    return found, malformed
 
 
 def contents_of_files(records: DataFrame) -> DataFrame:

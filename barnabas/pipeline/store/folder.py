@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from barnabas.pipeline.store.holding import held, local_folder
 from barnabas.pipeline.store.manifest import Manifest, read_manifest, write_durably
 from barnabas.pipeline.trouble import JobError
 
@@ -44,9 +43,7 @@ class ArchiveFolder:
     """The paths of one archive."""
 
     def __init__(self, path: Path | str) -> None:
-        if "://" in str(path) or str(path).startswith(("hdfs:", "s3:", "s3a:", "gs:", "abfs:")):
-            raise JobError(f"An archive lies in a folder of a file system, and {path} names an object store.")
-        self.path = Path(path).absolute()
+        self.path = local_folder(path)
         self.own = self.path / "_barnabas"
         self.manifest_folder = self.own / "manifest"
         self.staging = self.own / "staging"
@@ -85,17 +82,6 @@ class ArchiveFolder:
         write_durably(self._identity_file, json.dumps(dataclasses.asdict(identity), indent=1) + "\n")
         return identity
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> contextlib.AbstractContextManager[None]:
         """Be the one who writes (rule 2)."""
-        try:
-            self.own.mkdir(parents=True, exist_ok=True)
-            lock = (self.own / "lock").open("w")
-        except OSError as failure:
-            raise JobError(f"The archive {self.path} cannot be written to: {failure.strerror}.") from failure
-        with lock:
-            try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as failure:
-                raise JobError(f"Another job writes to the archive {self.path}.") from failure
-            yield
+        return held(self.own)

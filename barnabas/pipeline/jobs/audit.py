@@ -1,0 +1,352 @@
+"""A topic against its archive: do they hold the same, and if not, what is lost, doubled, altered or strange.
+
+RULES    1. What is compared is what a reader finds: every data file that lies in the folder, in the manifest or not. The
+            manifest is a third witness: each of its files must be there and hold what it says.
+         2. Both sides are read whole, from the first offset that both can have to where the archive ends. What the broker has
+            deleted since is checked against the manifest alone; what is not archived yet is said, and is no fault.
+         3. What a compacted topic has not any more is no fault: the manifest's checksums still vouch for it.
+         4. Every offset without a record on the topic is explained: retention, an aborted transaction, a transaction's marker,
+            compaction. What nothing explains is a fault.
+         5. An audit without a fault says so to `archive --trim`; one with a fault takes that back.
+NOT HERE The comparison itself (`comparing.py`), the page (`audit_page.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from barnabas.pipeline.brokers import Brokers, Place, Span, Topic
+from barnabas.pipeline.checksums import record_hash
+from barnabas.pipeline.jobs.audit_page import write_page
+from barnabas.pipeline.jobs.comparing import Stretch, differences, differing, steps_back, sum_stretches, within
+from barnabas.pipeline.jobs.gaps import explain_gaps
+from barnabas.pipeline.jobs.trimming import Verified, write_verified
+from barnabas.pipeline.jobs.writing import JUDGED, contents_by_file, own_session
+from barnabas.pipeline.kafka_source import read_spans
+from barnabas.pipeline.settings import BrokerSettings, setting
+from barnabas.pipeline.store.folder import ArchiveFolder
+from barnabas.pipeline.store.manifest import Manifest, add_up
+from barnabas.pipeline.store.reading import read_files, settled_manifest
+from barnabas.pipeline.trouble import JobError
+
+Tell = Callable[[dict[str, Any]], None]
+STRETCH = 10_000
+KINDS = ("lost", "doubled", "altered", "strange")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSettings(BrokerSettings):
+    """What `audit` is told."""
+
+    archive: Path = setting("The folder of the archive.", metavar="FOLDER")
+    topic: tuple[str, ...] = setting("A topic of it; may be repeated.  [default: all]", (), metavar="NAME")
+    page: Path | None = setting("Where the report goes as HTML.  [default: _barnabas/audit.html of the archive]", None)
+    examples: int = setting("How many differing records are named at most.", 20)
+
+
+@dataclass
+class PartitionAudit:
+    """What was found about one partition."""
+
+    topic: str
+    partition: int
+    log_start: int
+    log_end: int
+    archived_from: int
+    archived_to: int
+    compared_from: int
+    topic_records: int = 0
+    archive_records: int = 0
+    lost: int = 0
+    doubled: int = 0
+    altered: int = 0
+    strange: int = 0
+    compacted_since: int = 0
+    gaps: dict[str, int] = field(default_factory=dict)
+    steps_back: int = 0
+    most_back_ms: int = 0
+
+    @property
+    def pending(self) -> int:
+        """How many offsets are not archived yet."""
+        return self.log_end - self.archived_to
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the two sides hold the same."""
+        return not any(getattr(self, kind) for kind in KINDS) and not self.gaps.get("unexplained")
+
+
+@dataclass
+class AuditReport:
+    """The whole finding; the exit code says `agrees`."""
+
+    archive: str
+    agrees: bool
+    records: int
+    lost: int
+    doubled: int
+    altered: int
+    strange: int
+    files: int
+    missing_files: list[str]
+    unknown_files: list[str]
+    altered_files: list[str]
+    unreadable_files: list[str]
+    partitions: list[dict[str, Any]]
+    examples: list[dict[str, Any]]
+    days: dict[str, int]
+    when: str
+    page: str
+    seconds: float = 0.0
+
+
+def audit(spark: SparkSession, settings: AuditSettings, tell: Tell = lambda _: None) -> AuditReport:
+    """Compare; the report says whether the two agree."""
+    started = time.monotonic()
+    brokers = Brokers(settings)
+    folder = ArchiveFolder(settings.archive)
+    manifest = settled_manifest(folder)
+    held = manifest.topic_ids()
+    wanted = {settings.topic} if isinstance(settings.topic, str) else set(settings.topic) or set(held)
+    for name in sorted(wanted - held.keys()):
+        raise JobError(f"The archive {folder.path} holds no topic {name}.")
+    if brokers.cluster_id() != folder.identity().cluster:
+        raise JobError(f"{folder.path} is the archive of another cluster ({folder.identity().cluster}).")
+    topics = brokers.find_topics(wanted)
+    for name, topic in topics.items():
+        if topic.id != held[name]:
+            raise JobError(
+                f"The topic {name} was deleted and made again since it was archived: they cannot be compared."
+            )
+    report = _Audit(own_session(spark), settings, brokers, folder, manifest, topics, tell).run()
+    report.seconds = round(time.monotonic() - started, 1)
+    page = Path(settings.page or folder.own / "audit.html")
+    report.page = str(page)
+    write_page(page, report)
+    return report
+
+
+class _Audit:
+    """One audit, from listing the files to the verdict."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: AuditSettings,
+        brokers: Brokers,
+        folder: ArchiveFolder,
+        manifest: Manifest,
+        topics: dict[str, Topic],
+        tell: Tell,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._brokers = brokers
+        self._folder = folder
+        self._manifest = manifest
+        self._topics = topics
+        self._tell = tell
+        self._places = _places(manifest, brokers, topics)
+        self._files = _Files(spark, folder, manifest, topics)
+
+    def run(self) -> AuditReport:
+        self._files.check()
+        self._tell({"step": "files", "files": len(self._files.readable), "at_fault": len(self._files.faults())})
+        examples = self._compare()
+        self._explain()
+        for row in steps_back(self._files.records()).collect():
+            place = self._place(row)
+            place.steps_back, place.most_back_ms = row["times"], row["most_ms"]
+        places = list(self._places.values())
+        agrees = not self._files.faults() and all(place.agrees for place in places)
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        write_verified(self._folder, when, self._verified() if agrees else [])
+        totals = {kind: sum(getattr(place, kind) for place in places) for kind in KINDS}
+        return AuditReport(
+            archive=str(self._folder.path),
+            agrees=agrees,
+            records=sum(place.topic_records for place in places),
+            **totals,
+            files=len(self._files.readable),
+            missing_files=self._files.missing,
+            unknown_files=self._files.unknown,
+            altered_files=self._files.altered,
+            unreadable_files=self._files.unreadable,
+            partitions=[{**asdict(place), "pending": place.pending, "agrees": place.agrees} for place in places],
+            examples=examples,
+            days=_days(self._manifest, self._topics),
+            when=when,
+            page="",
+        )
+
+    def _compare(self) -> list[dict[str, Any]]:
+        """Count what differs (rule 2); some of it by name."""
+        spans = {place: Span(one.compared_from, one.archived_to) for place, one in self._places.items()}
+        topic = _hashed(read_spans(self._spark, self._settings, spans))
+        held = _hashed(_from_on(self._files.records(), spans))
+        here, there = sum_stretches(topic, STRETCH), sum_stretches(held, STRETCH)
+        for stretch, total in here.items():
+            self._place(stretch).topic_records += total.records
+        for stretch, total in there.items():
+            self._place(stretch).archive_records += total.records
+        odd = differing(here, there)
+        self._tell({"step": "records", "records": sum(one.records for one in here.values()), "stretches": len(odd)})
+        if not odd:
+            return []
+        found = differences(within(topic, odd, STRETCH), within(held, odd, STRETCH)).cache()
+        try:
+            is_away = (f.col("kind") == "strange") & f.col("topic").isin(self._compacted())
+            for row in found.where(is_away).groupBy("topic", "partition").count().collect():
+                self._place(row).compacted_since = row["count"]
+            for row in found.where(~is_away).groupBy("kind", "topic", "partition").count().collect():
+                setattr(self._place(row), row["kind"], row["count"])
+            named = (
+                found.where(~is_away).orderBy("topic", "partition", "offset").limit(self._settings.examples).collect()
+            )
+            return [row.asDict() for row in named]
+        finally:
+            found.unpersist()
+
+    def _compacted(self) -> list[str]:
+        """The topics whose brokers remove records with later ones of the same key (rule 3)."""
+        return [name for name in self._topics if "compact" in self._brokers.topic_settings(name)["cleanup.policy"]]
+
+    def _place(self, row: Any) -> PartitionAudit:
+        """The partition of a row; one that only a stranger's file names has nothing else."""
+        place = Place(*row[:2]) if isinstance(row, Stretch) else Place(row["topic"], row["partition"])
+        return self._places.setdefault(place, PartitionAudit(*place, 0, 0, 0, 0, 0))
+
+    def _explain(self) -> None:
+        """Say what the missing offsets are (rule 4)."""
+        spans, committed = {}, {}
+        for place, one in self._places.items():
+            gone = (
+                read.start - read.lost_before
+                for read in self._manifest.ranges.get(place, ())
+                if read.lost_before is not None
+            )
+            one.gaps = {"retention": lost} if (lost := sum(gone)) else {}
+            if one.archived_to - one.compared_from > one.topic_records:
+                spans[place] = Span(one.compared_from, one.archived_to)
+                committed[place] = one.topic_records
+        for place, gaps in explain_gaps(self._spark, self._settings, self._brokers, spans, committed).items():
+            self._places[place].gaps |= {kind: count for kind, count in asdict(gaps).items() if count}
+
+    def _verified(self) -> list[Verified]:
+        return [
+            Verified(place.topic, self._topics[place.topic].id, place.partition, one.archived_to)
+            for place, one in self._places.items()
+        ]
+
+
+class _Files:
+    """The data files: what lies there, and whether it is what the manifest says (rule 1)."""
+
+    def __init__(
+        self, spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, topics: dict[str, Topic]
+    ) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._known = {path: file for path, file in manifest.files.items() if file.topic in topics}
+        lying = {
+            str(path.relative_to(folder.path))
+            for name in topics
+            for path in (folder.path / f"topic={name}").glob("date=*/*")
+            if path.is_file() and not path.name.startswith((".", "_"))
+        }
+        self.missing = sorted(self._known.keys() - lying)
+        self.unknown = sorted(lying - self._known.keys())
+        self.altered: list[str] = []
+        self.unreadable: list[str] = []
+        self.readable = sorted(lying)
+
+    def check(self) -> None:
+        """Read every file, and hold it against the manifest."""
+        found = self._contents(self.readable)
+        if found is None:
+            self.unreadable = [path for path in self.readable if self._contents([path]) is None]
+            self.readable = sorted(set(self.readable) - set(self.unreadable))
+            found = self._contents(self.readable) or {}
+        for path in self.readable:
+            file = self._known.get(path)
+            if file is not None and found.get(path, []) != list(file.contents):
+                self.altered.append(path)
+
+    def faults(self) -> list[str]:
+        """Every file that is not as it should be."""
+        return [*self.missing, *self.unknown, *self.altered, *self.unreadable]
+
+    def records(self) -> DataFrame:
+        """What a reader finds in the folder."""
+        return read_files(self._spark, self._folder.path, self.readable, JUDGED)
+
+    def _contents(self, paths: list[str]) -> dict[str, Any] | None:
+        """What files hold; None when Spark cannot read one of them."""
+        if not paths:
+            return {}
+        try:
+            return contents_by_file(read_files(self._spark, self._folder.path, paths, JUDGED))[0]
+        except (PySparkException, Py4JJavaError) as failure:
+            if not any(sign in str(failure) for sign in ("FAILED_READ_FILE", "CANNOT_READ_FILE", "Parquet", "parquet")):
+                raise
+            return None
+
+
+def _places(manifest: Manifest, brokers: Brokers, topics: dict[str, Topic]) -> dict[Place, PartitionAudit]:
+    places = sorted(place for place in manifest.ranges if place.topic in topics)
+    starts, ends = brokers.starts(places), brokers.ends(places)
+    found = {}
+    for place in places:
+        ranges = manifest.ranges[place]
+        first, end = ranges[0].start, ranges[-1].end
+        if end > ends[place]:
+            raise JobError(f"{place} ends at {ends[place]}, and it is archived up to {end}: it is not what it was.")
+        start = min(max(starts[place], first), end)
+        found[place] = PartitionAudit(*place, starts[place], ends[place], first, end, start)
+        if add_up(read.checksum for read in ranges) != _held(manifest, place):
+            raise JobError(f"The manifest contradicts itself about {place}: its files and its ranges do not add up.")
+    return found
+
+
+def _held(manifest: Manifest, place: Place) -> int:
+    return add_up(
+        part.checksum
+        for file in manifest.files.values()
+        if file.topic == place.topic
+        for part in file.contents
+        if part.partition == place.partition
+    )
+
+
+def _hashed(records: DataFrame) -> DataFrame:
+    return records.select("topic", "partition", "offset", record_hash().alias("hash"))
+
+
+def _from_on(records: DataFrame, spans: dict[Place, Span]) -> DataFrame:
+    """The archive's records from where the comparison starts; those of partitions that nobody knows stay too."""
+    later = f.lit(True)
+    for place, span in spans.items():
+        if span.start:
+            is_before = (f.col("topic") == place.topic) & (f.col("partition") == place.partition)
+            later &= ~(is_before & (f.col("offset") < span.start))
+    return records.where(later)
+
+
+def _days(manifest: Manifest, topics: dict[str, Topic]) -> dict[str, int]:
+    days: dict[str, int] = {}
+    for file in manifest.files.values():
+        if file.topic in topics:
+            day = file.folder.rpartition("=")[2]
+            days[day] = days.get(day, 0) + file.count
+    return dict(sorted(days.items()))

@@ -1,0 +1,124 @@
+"""The archive job on a broker: what a run adds, what a reader finds, and when it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from barnabas.pipeline import ArchiveSettings, archive
+from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.store.folder import ArchiveFolder
+from barnabas.pipeline.store.reading import read_archive
+from barnabas.pipeline.trouble import JobError
+from tests.pipeline.topics import START_MS, create, minutes, read_all, send
+
+DAY_MINUTES = 1440
+
+
+def as_sent(row: Any) -> tuple[Any, ...]:
+    headers = None if row.headers is None else [(one.key, one.value and bytes(one.value)) for one in row.headers]
+    key, value = (None if part is None else bytes(part) for part in (row.key, row.value))
+    return row.partition, key, value, round(row.timestamp.timestamp() * 1000), headers
+
+
+def test_runs_add_up_to_every_record_once(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """jobs/archive.py rules 1 and 2: three runs, several rounds, a day's small files joined, bytes and nulls as they were."""
+    topic = f"days-{tmp_path.name}"
+    brokers = create(kafka_broker.bootstrap, topic)
+    sent = minutes(2 * DAY_MINUTES)
+    send(kafka_broker.bootstrap, topic, sent[:1000])
+    settings = ArchiveSettings(
+        bootstrap=kafka_broker.bootstrap,
+        into=tmp_path / "a",
+        topic=(topic,),
+        max_offsets_per_trigger=700,
+        compact_above=2,
+    )
+    steps: list[dict[str, Any]] = []
+    first = archive(spark, settings, steps.append)
+    assert (first.records, first.rounds, first.behind) == (1000, 2, 0)
+    assert [step["behind"] for step in steps] == [300, 0]
+    send(kafka_broker.bootstrap, topic, sent[1000:])
+    second = archive(spark, replace(settings, max_offsets_per_trigger=1_000_000))
+    assert second.records == len(sent) - 1000
+    assert second.compacted == 3, "the first day had a file of each round"
+    assert archive(spark, settings).rounds == 0
+
+    listed = sorted(str(path.relative_to(settings.into)) for path in settings.into.glob("topic=*/date=*/*"))
+    assert listed == sorted(ArchiveFolder(settings.into).manifest().files), "a stranger sees what is committed"
+    assert {path.split("/")[1] for path in listed} == {"date=2026-01-01", "date=2026-01-02"}
+    rows = read_archive(spark, settings.into).orderBy("partition", "offset").collect()
+    wanted = [(r["partition"], r["key"], r["value"], r["timestamp"], r["headers"]) for r in sent]
+    assert [as_sent(row) for row in rows] == sorted(wanted, key=lambda one: (one[0], one[3]))
+    foreign = spark.read.parquet(str(settings.into))
+    assert foreign.select("partition", "offset").distinct().count() == foreign.count() == len(sent)
+
+    group = f"barnabas-archive-{ArchiveFolder(settings.into).identity().id}"
+    half = len(sent) // 2
+    assert brokers.committed(group, [Place(topic, 0), Place(topic, 1)]) == {
+        Place(topic, 0): half,
+        Place(topic, 1): half,
+    }
+
+
+def test_malformed_records_are_counted_kept_and_sent_to_their_topic(
+    spark: Any, kafka_broker: Any, tmp_path: Path
+) -> None:
+    """dead_letters.py rules 1 to 3: a round that is done again, after a kill before its commit, sends nothing again."""
+    topic = f"json-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic)
+    values = [b"no json %d" % n if n % 10 == 0 else b'{"n": %d}' % n for n in range(100)]
+    send(kafka_broker.bootstrap, topic, [{"value": value, "timestamp": START_MS, "partition": 0} for value in values])
+    settings = ArchiveSettings(
+        bootstrap=kafka_broker.bootstrap,
+        into=tmp_path / "a",
+        topic=(topic,),
+        decode="json",
+        dead_letters=f"{topic}-dlq",
+    )
+    report = archive(spark, settings)
+    assert (report.records, report.malformed, report.dead_letters) == (100, 10, 10)
+    folder = ArchiveFolder(settings.into)
+    (folder.manifest_folder / f"{0:012d}.json").unlink()  # as if killed between the letters and the commit
+    for path in settings.into.glob("topic=*/date=*/*"):
+        path.unlink()
+    again = archive(spark, settings)
+    assert (again.malformed, again.dead_letters) == (10, 10)
+    letters = read_all(kafka_broker.bootstrap, f"{topic}-dlq", 1)[0]
+    assert [letter.value() for letter in letters] == values[::10]
+    assert dict(letters[3].headers())["dead-letter.offset"] == b"30"
+    data = spark.read.parquet(str(settings.into)).where("error is null").selectExpr("sum(data.n)").first()[0]
+    assert data == sum(n for n in range(100) if n % 10)
+
+
+def test_another_topic_cluster_or_folder_is_refused_in_a_sentence(
+    spark: Any, kafka_broker: Any, tmp_path: Path
+) -> None:
+    """jobs/archive.py rule 3; nothing is written by a refused run."""
+    one, other = f"one-{tmp_path.name}", f"other-{tmp_path.name}"
+    for topic in (one, other):
+        create(kafka_broker.bootstrap, topic, 1)
+        send(kafka_broker.bootstrap, topic, minutes(3, 1))
+    settings = ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(one,))
+    archive(spark, settings)
+    for wish, words in (
+        (replace(settings, topic=(other,)), f"holds {one}, and this run does not name it"),
+        (replace(settings, topic=("no-such",)), "There is no topic no-such"),
+        (replace(settings, topic=()), "needs --topic or --pattern"),
+        (replace(settings, decode="json"), "was begun with --decode raw"),
+        (replace(settings, trim=True), "no audit has verified"),
+        (replace(settings, bootstrap="127.0.0.1:1"), "No broker answers at 127.0.0.1:1"),
+    ):
+        with pytest.raises(JobError, match=words):
+            archive(spark, wish)
+    assert archive(spark, replace(settings, topic=(one, other))).records == 3
+    identity = settings.into / "_barnabas" / "archive.json"
+    identity.write_text(json.dumps({**json.loads(identity.read_text()), "cluster": "elsewhere"}))
+    with pytest.raises(JobError, match="the archive of another cluster"):
+        archive(spark, replace(settings, pattern=".*"))

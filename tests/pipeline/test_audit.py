@@ -1,0 +1,154 @@
+"""Audits of an archive that agrees, and of archives that somebody damaged; what an audit allows to be trimmed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
+from barnabas.pipeline.batch_heads import Explained, Head, explain
+from barnabas.pipeline.brokers import Place, Span
+from barnabas.pipeline.jobs.comparing import differences, gaps, steps_back
+from barnabas.pipeline.trouble import JobError
+from tests.pipeline.topics import create, minutes, send_transaction, transactional
+
+HASHED = "topic string, partition int, offset bigint, hash bigint"
+
+
+def test_each_kind_of_difference_is_told_from_the_others(spark: Any) -> None:
+    """comparing.py rule 2, on literal rows."""
+    topic = spark.createDataFrame([("t", 0, offset, offset * 10) for offset in range(6)], HASHED)
+    kept = [(0, 0), (2, 20), (2, 20), (3, 31), (4, 40), (4, 41), (5, 50), (9, 90)]
+    held = spark.createDataFrame([("t", 0, *row) for row in kept], HASHED)
+    found = {row.offset: (row.kind, row.copies) for row in differences(topic, held).collect()}
+    assert found == {1: ("lost", 0), 2: ("doubled", 2), 3: ("altered", 1), 4: ("altered", 2), 9: ("strange", 1)}
+
+
+def test_gaps_and_steps_back_in_time(spark: Any) -> None:
+    """comparing.py: offsets that are missing between records, and timestamps that go back."""
+    rows = [("t", 0, 3, 1000), ("t", 0, 4, 900), ("t", 0, 8, 2000), ("t", 0, 9, 500), ("t", 1, 7, 1)]
+    records = spark.createDataFrame(rows, "topic string, partition int, offset bigint, ms bigint").selectExpr(
+        "*", "timestamp_millis(ms) as timestamp"
+    )
+    assert [tuple(row) for row in gaps(records).collect()] == [("t", 0, 5, 8)]
+    assert [tuple(row) for row in steps_back(records.drop("ms")).collect()] == [("t", 0, 2, 1500)]
+
+
+def test_missing_offsets_are_told_by_the_batches_that_cover_them() -> None:
+    """gaps.py rule 2."""
+    heads = [Head(0, 4, False), Head(5, 5, True), Head(8, 9, False)]
+    assert explain(iter(heads), Span(3, 9)) == Explained(markers=1, removed=3, holes=2)
+
+
+@pytest.fixture(scope="module")
+def archived(spark: Any, kafka_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """A topic with transactions, one of them aborted, and its archive; what tests damage they mend."""
+    folder = tmp_path_factory.mktemp("audited")
+    topic = f"audited-{folder.name}"
+    brokers = create(kafka_broker.bootstrap, topic)
+    producer = transactional(kafka_broker.bootstrap, topic)
+    for number, commits in enumerate((True, False, True)):
+        send_transaction(producer, topic, minutes(100, start=100 * number), commit=commits)
+    archive(spark, ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=folder / "a", topic=(topic,)))
+    return AuditSettings(bootstrap=kafka_broker.bootstrap, archive=folder / "a"), brokers
+
+
+def data_file(settings: AuditSettings) -> Path:
+    [path] = Path(settings.archive).glob("topic=*/date=*/*.parquet")
+    return path
+
+
+@pytest.fixture
+def mended(archived: tuple[AuditSettings, Any]) -> Iterator[Path]:
+    """The one data file, put back afterwards."""
+    path = data_file(archived[0])
+    good = path.read_bytes()
+    yield path
+    path.write_bytes(good)
+
+
+def test_an_archive_that_was_left_alone_agrees(spark: Any, archived: tuple[AuditSettings, Any]) -> None:
+    """audit.py rule 3: aborted records and markers explain every offset without a record."""
+    report = audit(spark, archived[0])
+    assert report.agrees, report
+    assert report.records == 200
+    assert [one["gaps"] for one in report.partitions] == [{"aborted": 50, "markers": 3}] * 2
+    page = Path(report.page).read_text()
+    assert "agree." in page
+    assert "<svg" in page
+
+
+@pytest.mark.parametrize("kind", ["lost", "doubled", "altered"])
+def test_one_planted_record_is_found(spark: Any, archived: tuple[AuditSettings, Any], mended: Path, kind: str) -> None:
+    """audit.py: one record among two hundred, and the audit names it."""
+    records = pq.ParquetFile(mended).read()
+    at = 17
+    place = {name: records.column(name)[at].as_py() for name in ("partition", "offset")}
+    if kind == "lost":
+        records = pa.concat_tables([records.slice(0, at), records.slice(at + 1)])
+    elif kind == "doubled":
+        records = pa.concat_tables([records, records.slice(at, 1)])
+    else:
+        keys = [b"other" if n == at else key for n, key in enumerate(records.column("key").to_pylist())]
+        records = records.set_column(records.schema.get_field_index("key"), "key", pa.array(keys, pa.binary()))
+    pq.write_table(records, mended)
+    report = audit(spark, archived[0])
+    assert not report.agrees
+    assert {name: getattr(report, name) for name in ("lost", "doubled", "altered", "strange")} == {
+        **dict.fromkeys(("lost", "doubled", "altered", "strange"), 0),
+        kind: 1,
+    }
+    [example] = report.examples
+    assert (example["kind"], example["partition"], example["offset"]) == (kind, place["partition"], place["offset"])
+    assert report.altered_files == [str(mended.relative_to(archived[0].archive))]
+    assert json.loads((Path(archived[0].archive) / "_barnabas" / "audit.json").read_text())["verified"] == []
+
+
+def test_a_file_that_is_cut_copied_or_gone_is_named(
+    spark: Any, archived: tuple[AuditSettings, Any], mended: Path
+) -> None:
+    """audit.py rule 1: what lies there counts, whether the manifest knows it or not."""
+    name = str(mended.relative_to(archived[0].archive))
+    copy = mended.with_name("copy.parquet")
+    copy.write_bytes(mended.read_bytes())
+    report = audit(spark, archived[0])
+    assert (report.doubled, report.unknown_files) == (200, [name.replace(mended.name, copy.name)])
+    copy.unlink()
+    mended.write_bytes(mended.read_bytes()[:200])
+    report = audit(spark, archived[0])
+    assert (report.lost, report.unreadable_files) == (200, [name])
+    mended.unlink()
+    report = audit(spark, archived[0])
+    assert (report.lost, report.missing_files, report.agrees) == (200, [name], False)
+
+
+def test_only_what_an_audit_verified_is_trimmed(spark: Any, archived: tuple[AuditSettings, Any]) -> None:
+    """trimming.py rules 1 and 2; afterwards the archive still agrees, with the manifest alone."""
+    settings, brokers = archived
+    [topic] = {path.name.partition("=")[2] for path in Path(settings.archive).glob("topic=*")}
+    archiving = ArchiveSettings(bootstrap=settings.bootstrap, into=settings.archive, topic=(topic,), trim=True)
+    assert audit(spark, settings).agrees
+    producer = transactional(settings.bootstrap, topic)
+    send_transaction(producer, topic, minutes(20), commit=True)
+    path = data_file(settings)
+    good = path.read_bytes()
+    path.write_bytes(good + b"!")
+    with pytest.raises(JobError, match="is not what it was when it was audited"):
+        archive(spark, archiving)
+    path.write_bytes(good)
+    assert archive(spark, archiving).trimmed == 2
+    places = [Place(topic, 0), Place(topic, 1)]
+    assert set(brokers.starts(places).values()) == {153}, "the last twenty were not audited"
+    report = audit(spark, replace(settings, topic=(topic,)))
+    assert (report.agrees, report.records) == (True, 20)

@@ -1,0 +1,120 @@
+"""Decoding on literal rows: what fits, what is malformed, and what is no value at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+
+from barnabas.pipeline.decoding import Decoding, decode, decoded_fields, settle_decoding
+from barnabas.pipeline.jobs.dead_letters import letters_of
+from barnabas.pipeline.trouble import JobError
+
+RECORD = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [{"name": "carrier", "type": "string"}, {"name": "delay", "type": ["null", "int"]}],
+}
+COLUMNS = (
+    "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+
+def records(spark: Any, *values: bytes | None) -> Any:
+    rows = [("t", 0, number, None, b"k", value, [("h", b"1")]) for number, value in enumerate(values)]
+    return spark.createDataFrame(rows, COLUMNS).withColumn("timestamp", f.timestamp_millis(f.lit(5)))
+
+
+def test_json_is_decoded_by_an_inferred_schema_and_the_rest_is_malformed(spark: Any) -> None:
+    """decoding.py rules 1 to 3: a tombstone is not malformed; a value of another kind is."""
+    rows = records(spark, b'{"a": 1, "b": "x"}', b"{broken", None, b'{"a": "one"}', b'{"b": "y", "c": 3}', b"[]")
+    decoding = settle_decoding(spark, "json", None, "plain", rows.limit(1))
+    found = decode(rows, decoding).orderBy("offset").collect()
+    assert [None if row.data is None else (row.data.a, row.data.b) for row in found] == [
+        (1, "x"),
+        None,
+        None,
+        None,
+        (None, "y"),
+        None,
+    ]
+    assert [row.error is not None for row in found] == [False, True, False, True, False, True]
+    assert found[1].value == b"{broken"
+    assert decoded_fields(spark, decoding) == ", data struct<a:bigint,b:string>, error string"
+
+
+def test_a_dead_letter_says_why_and_where_it_came_from(spark: Any) -> None:
+    """dead_letters.py rule 1."""
+    decoded = decode(records(spark, b"{broken", b'{"a": 1}'), Decoding("json", schema_of("a int")))
+    [letter] = letters_of(decoded, "dlq", 1).collect()
+    assert (letter.to_topic, letter.to_partition, letter.key, letter.value, letter.ms) == (
+        "dlq",
+        0,
+        b"k",
+        b"{broken",
+        5,
+    )
+    assert [(header.key, bytes(header.value)) for header in letter.headers] == [
+        ("h", b"1"),
+        ("dead-letter.reason", b"the value is not JSON of the schema"),
+        ("dead-letter.topic", b"t"),
+        ("dead-letter.partition", b"0"),
+        ("dead-letter.offset", b"0"),
+    ]
+
+
+@pytest.mark.parametrize("framing", ["plain", "confluent"])
+def test_avro_is_decoded_by_sparks_own_reader(spark: Any, tmp_path: Path, framing: str) -> None:
+    """decoding.py rule 4: the five bytes of a registry are dropped, and missed where they are missing."""
+    from pyspark.sql.avro.functions import to_avro
+
+    schema = tmp_path / "flight.avsc"
+    schema.write_text(json.dumps(RECORD))
+    try:
+        flights = spark.createDataFrame([("UA", 5), ("AA", None)], "carrier string not null, delay int")
+        plain = [bytes(row[0]) for row in flights.select(to_avro(f.struct("*"), schema.read_text())).collect()]
+    except (PySparkException, TypeError) as missing:
+        if "avro" not in str(missing).lower():
+            raise
+        pytest.skip("the jar spark-avro is not here")
+    head = b"\0\0\0\0\7" if framing == "confluent" else b""
+    rows = records(spark, *(head + value for value in plain), None, b"\xff\xff\xff\xff", b"")
+    found = decode(rows, settle_decoding(spark, "avro", schema, framing, rows)).orderBy("offset").collect()
+    assert [None if row.data is None else tuple(row.data) for row in found] == [
+        ("UA", 5),
+        ("AA", None),
+        None,
+        None,
+        None,
+    ]
+    assert [row.error is not None for row in found] == [False, False, False, True, True]
+
+
+def test_what_cannot_be_decoded_is_said_before_anything_is_read(spark: Any, tmp_path: Path) -> None:
+    """settle_decoding's refusals, a sentence each."""
+    for wish, schema, words in (
+        ("xml", None, "not as 'xml'"),
+        ("avro", None, "Avro needs --schema"),
+        ("json", tmp_path / "nothing", "cannot be read"),
+    ):
+        with pytest.raises(JobError, match=words):
+            settle_decoding(spark, wish, schema, "plain", records(spark))
+    (tmp_path / "bad").write_text("carrier strin")
+    with pytest.raises(JobError, match="is no DDL"):
+        settle_decoding(spark, "json", tmp_path / "bad", "plain", records(spark))
+    with pytest.raises(JobError, match="No schema can be inferred"):
+        settle_decoding(spark, "json", None, "plain", records(spark, None))
+
+
+def schema_of(ddl: str) -> str:
+    from pyspark.sql.types import StructType
+
+    return str(StructType.fromDDL(ddl).json())

@@ -1,0 +1,112 @@
+"""A window sent again: what arrives, what a second run adds, and which targets are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from barnabas.pipeline import ArchiveSettings, ReplaySettings, archive, replay
+from barnabas.pipeline.jobs.replay import window_of
+from barnabas.pipeline.sending import _Pace, _portions
+from barnabas.pipeline.trouble import JobError
+from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, read_all, send, transactional
+
+
+def as_sent(messages: list[Any]) -> list[tuple[Any, ...]]:
+    return [(m.key(), m.value(), m.timestamp()[1], m.headers()) for m in messages]
+
+
+def wanted(records: list[dict[str, Any]], partition: int) -> list[tuple[Any, ...]]:
+    return [(r["key"], r["value"], r["timestamp"], r["headers"]) for r in records if r["partition"] == partition]
+
+
+def test_a_window_of_time_arrives_once_however_often_it_is_sent(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """replay.py rules 1, 2 and 4: partitions, keys, values, null among them, headers and timestamps as they were."""
+    topic, target = f"from-{tmp_path.name}", f"to-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic)
+    sent = minutes(300)
+    send(kafka_broker.bootstrap, topic, sent)
+    settings = ReplaySettings(
+        bootstrap=kafka_broker.bootstrap,
+        topic=topic,
+        to=target,
+        start_time="2026-01-01T01:00:00",
+        end_time=str(START_MS + 200 * MINUTE_MS),
+    )
+    first = replay(spark, settings)
+    assert (first.sent, first.skipped) == (140, 0)
+    second = replay(spark, settings)
+    assert (second.sent, second.skipped, second.name) == (0, 140, first.name)
+    found = read_all(kafka_broker.bootstrap, target)
+    for partition in (0, 1):
+        assert as_sent(found[partition]) == wanted(sent[60:200], partition)
+    assert replay(spark, replace(settings, name="again")).sent == 140
+
+
+def test_an_interrupted_replay_goes_on_where_it_was(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """sending.py rules 2 and 3: a part of it was committed, another part lies in an open transaction of a dead sender."""
+    topic, target = f"half-{tmp_path.name}", f"rest-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic, 1)
+    sent = minutes(60, 1)
+    send(kafka_broker.bootstrap, topic, sent)
+    archive(spark, ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,)))
+    settings = ReplaySettings(
+        bootstrap=kafka_broker.bootstrap, topic=topic, to=target, archive=tmp_path / "a", name=target, rate=1000.0
+    )
+    assert replay(spark, replace(settings, end_offset=20)).sent == 20
+    dead = transactional(kafka_broker.bootstrap, f"barnabas-replay-{target}-{topic}-0")
+    dead.begin_transaction()
+    for record in sent[20:30]:
+        dead.produce(target, **record)
+    dead.flush(30)
+    rest = replay(spark, settings)
+    assert (rest.sent, rest.skipped) == (40, 20)
+    with pytest.raises(Exception, match=r"fenced|newer"):
+        dead.commit_transaction(10)
+    assert as_sent(read_all(kafka_broker.bootstrap, target, 1)[0]) == wanted(sent, 0)
+
+
+def test_a_target_that_would_not_keep_the_records_is_refused(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """replay.py rule 3."""
+    topic = f"old-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic)
+    send(kafka_broker.bootstrap, topic, minutes(4))
+    settings = ReplaySettings(bootstrap=kafka_broker.bootstrap, topic=topic, to=topic)
+    with pytest.raises(JobError, match="is not sent into itself"):
+        replay(spark, settings)
+    for number, (partitions, said, words) in enumerate(
+        (
+            (1, {}, "has 1 partitions, and 2 are needed"),
+            (2, {"message_timestamp_type": "LogAppendTime"}, "its own timestamps"),
+            (2, {"retention_ms": "3600000"}, "would delete the oldest records at once"),
+        )
+    ):
+        target = f"{topic}-{number}"
+        create(kafka_broker.bootstrap, target, partitions, **said)
+        with pytest.raises(JobError, match=words):
+            replay(spark, replace(settings, to=target))
+
+
+def test_a_window_is_said_in_words_or_milliseconds() -> None:
+    """replay.py rule 2, and what is no moment."""
+    settings = ReplaySettings(
+        topic="a", to="b", start_time="2026-01-01T01:00+01:00", end_time="5", partition=("2", "1")
+    )
+    assert window_of(settings) == (START_MS, 5, None, None, (1, 2))
+    for wrong, words in (({"start_time": "noon"}, "is no moment"), ({"partition": ("x",)}, "takes a number")):
+        with pytest.raises(JobError, match=words):
+            window_of(replace(settings, **wrong))
+    with pytest.raises(JobError, match="more than 0"):
+        window_of(replace(settings, rate=0.0))
+
+
+def test_rows_are_cut_into_transactions() -> None:
+    """sending.py rule 2: so many to each, none lost between two."""
+    parts = [list(part) for part in _portions(range(45_000), _Pace(None))]
+    assert [len(part) for part in parts] == [20_000, 20_000, 5_000]
+    assert [row for part in parts for row in part] == list(range(45_000))

@@ -1,0 +1,77 @@
+"""The latest value of each key: on literal rows, and over runs on a topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from barnabas.pipeline import TableSettings, table
+from barnabas.pipeline.jobs.table import COLUMNS, latest_by_key, merge
+from barnabas.pipeline.trouble import JobError
+from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
+
+
+def literal(spark: Any, *rows: tuple[bytes | None, bytes | None, int, int, int]) -> Any:
+    made = spark.createDataFrame(list(rows), "key binary, value binary, partition int, offset bigint, ms bigint")
+    return made.selectExpr("key", "value", "partition", "offset", "timestamp_millis(ms) as timestamp")
+
+
+def values(rows: Any) -> dict[bytes, bytes | None]:
+    return {bytes(row.key): row.value and bytes(row.value) for row in rows.collect()}
+
+
+def test_the_highest_offset_of_a_partition_wins_and_the_later_time_among_partitions(spark: Any) -> None:
+    """table.py rules 2 and 3."""
+    records = literal(
+        spark,
+        (b"a", b"1", 0, 1, 900),
+        (b"a", b"2", 0, 2, 100),
+        (b"b", b"3", 0, 3, 500),
+        (b"b", b"4", 1, 0, 400),
+        (b"c", None, 0, 4, 500),
+        (None, b"5", 0, 5, 500),
+    )
+    news = latest_by_key(records)
+    assert values(news) == {b"a": b"2", b"b": b"3", b"c": None}
+    old = literal(
+        spark, (b"a", b"0", 0, 0, 5000), (b"b", b"9", 1, 9, 600), (b"c", b"8", 0, 0, 1), (b"d", b"7", 0, 0, 1)
+    )
+    assert values(merge(old, news)) == {b"a": b"2", b"b": b"9", b"d": b"7"}
+
+
+def test_runs_bring_a_table_up_to_date(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """table.py rule 1: `current` is the version that counts; a version that was cut is written again."""
+    topic = f"table-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic)
+
+    def put(start: int, *pairs: tuple[bytes, bytes | None]) -> None:
+        records = [
+            {"key": key, "value": value, "partition": key[0] % 2, "timestamp": START_MS + (start + n) * MINUTE_MS}
+            for n, (key, value) in enumerate(pairs)
+        ]
+        send(kafka_broker.bootstrap, topic, records)
+
+    def current() -> dict[bytes, bytes | None]:
+        return values(spark.read.parquet(str(tmp_path / "t" / "current")))
+
+    settings = TableSettings(bootstrap=kafka_broker.bootstrap, topic=topic, into=tmp_path / "t")
+    put(0, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"a", b"4"))
+    first = table(spark, settings)
+    assert (first.records, first.rows, first.rounds) == (4, 3, 1)
+    assert current() == {b"a": b"4", b"b": b"2", b"c": b"3"}
+    put(10, (b"b", None), (b"d", b"5"))
+    (tmp_path / "t" / "versions" / "00000002").mkdir()
+    (tmp_path / "t" / "versions" / "00000002" / "half.parquet").write_text("cut")
+    second = table(spark, settings)
+    assert (second.records, second.rows, second.version) == (2, 3, 2)
+    assert current() == {b"a": b"4", b"c": b"3", b"d": b"5"}
+    assert table(spark, settings).rounds == 0
+    other = f"other-{tmp_path.name}"
+    create(kafka_broker.bootstrap, other)
+    with pytest.raises(JobError, match=f"is the table of the topic {topic}"):
+        table(spark, TableSettings(bootstrap=kafka_broker.bootstrap, topic=other, into=tmp_path / "t"))
+    assert COLUMNS.startswith("key binary")

@@ -1,0 +1,92 @@
+"""Topics filled for a test of the pipeline, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from barnabas.pipeline.brokers import Brokers
+from barnabas.pipeline.settings import BrokerSettings
+
+START_MS = 1_767_225_600_000
+"""Midnight of 1 January 2026, UTC."""
+MINUTE_MS = 60_000
+FOR_EVER = {"retention.ms": "-1"}
+
+
+def create(bootstrap: str, topic: str, partitions: int = 2, **settings: str) -> Brokers:
+    """A topic that keeps old timestamps."""
+    brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
+    brokers.create_topic(
+        topic, partitions, 1, {**FOR_EVER, **{name.replace("_", "."): v for name, v in settings.items()}}
+    )
+    return brokers
+
+
+def send(bootstrap: str, topic: str, records: Iterable[dict[str, Any]]) -> None:
+    """Send records as confluent_kafka takes them, and wait for all."""
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    _produce(producer, topic, records)
+    assert producer.flush(30) == 0
+
+
+def send_transaction(producer: Producer, topic: str, records: Iterable[dict[str, Any]], *, commit: bool) -> None:
+    """One transaction of a producer that has begun them."""
+    producer.begin_transaction()
+    _produce(producer, topic, records)
+    producer.flush(30)
+    if commit:
+        producer.commit_transaction()
+    else:
+        producer.abort_transaction()
+
+
+def transactional(bootstrap: str, name: str) -> Producer:
+    """A producer that is ready for transactions."""
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "transactional.id": name})
+    producer.init_transactions(30)
+    return producer
+
+
+def minutes(count: int, partitions: int = 2, start: int = 0) -> list[dict[str, Any]]:
+    """Records a minute apart, with keys, some with headers, some without a value."""
+    return [
+        {
+            "key": b"key %d" % (number % 5) if number % 7 else None,
+            "value": None if number % 7 and number % 11 == 0 else b"value %d" % number,
+            "partition": number % partitions,
+            "timestamp": START_MS + number * MINUTE_MS,
+            "headers": [("a", b"%d" % number), ("a", None)] if number % 2 else None,
+        }
+        for number in range(start, start + count)
+    ]
+
+
+def read_all(bootstrap: str, topic: str, partitions: int = 2) -> dict[int, list[Any]]:
+    """Every committed record of a topic, by partition."""
+    brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
+    ends = brokers.ends([(topic, number) for number in range(partitions)])  # type: ignore[list-item]
+    found: dict[int, list[Any]] = {number: [] for number in range(partitions)}
+    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
+    consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False, "log_level": 0})
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        open_partitions = {place.partition for place, end in ends.items() if end}
+        while open_partitions:
+            message = consumer.poll(20)
+            assert message is not None, f"nothing came of {open_partitions}"
+            if message.error():
+                open_partitions.discard(message.partition())
+            else:
+                found[message.partition()].append(message)
+        return found
+    finally:
+        consumer.close()
+
+
+def _produce(producer: Producer, topic: str, records: Iterable[dict[str, Any]]) -> None:
+    for record in records:
+        producer.produce(topic, **record)
+        producer.poll(0)

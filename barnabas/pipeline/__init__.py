@@ -16,11 +16,15 @@ _NAMES = {
     "AuditSettings": "jobs.audit",
     "JobError": "trouble",
     "ReplaySettings": "jobs.replay",
+    "SearchSettings": "jobs.search",
+    "StatsSettings": "jobs.stats",
     "TableSettings": "jobs.table",
     "archive": "jobs.archive",
     "audit": "jobs.audit",
     "read_archive": "store.reading",
     "replay": "jobs.replay",
+    "search": "jobs.search",
+    "stats": "jobs.stats",
     "table": "jobs.table",
 }
 """Where each promised name is defined."""

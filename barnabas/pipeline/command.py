@@ -46,11 +46,25 @@ def _table() -> Job:
     return Job("table", "The latest value of each key of a topic, brought up to date.", TableSettings, table)
 
 
+def _search() -> Job:
+    from barnabas.pipeline.jobs.search import SearchSettings, search
+
+    return Job("search", "Records by key, time, header or JSON path, in topic and archive.", SearchSettings, search)
+
+
+def _stats() -> Job:
+    from barnabas.pipeline.jobs.stats import StatsSettings, stats
+
+    return Job("stats", "Rates, sizes, skew of keys and lag over time, drawn.", StatsSettings, stats)
+
+
 JOBS: dict[str, Callable[[], Job]] = {
     "archive": _archive,
     "audit": _audit,
     "replay": _replay,
     "table": _table,
+    "search": _search,
+    "stats": _stats,
 }
 """What imports a job, by its name."""
 

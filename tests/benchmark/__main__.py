@@ -16,6 +16,7 @@ BENCHMARKS = {
     "durable": "records synced before they are acknowledged, over 1 to 1,000 partitions, beside Apache Kafka",
     "coordinators": "transactions and groups, beside Apache Kafka",
     "cluster": "three nodes beside three of Apache Kafka: start, replication, fail-over",
+    "segments": "the reader of segment files alone",
     "spark": "Spark reading, writing and reading segment files, beside Apache Kafka",
     "again": "the tables and plots of earlier runs once more, out of their JSON",
     "codec": "decoding and encoding beside kio and kafka-python",

@@ -16,7 +16,6 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from pyspark.sql import functions as f
 from barnabas.pipeline.brokers import Brokers, Place, Span
 from barnabas.pipeline.jobs.writing import own_session
 from barnabas.pipeline.kafka_source import read_spans
+from barnabas.pipeline.moments import moment_ms
 from barnabas.pipeline.sending import Sending, send
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.store.folder import ArchiveFolder
@@ -149,20 +149,12 @@ def window_of(settings: ReplaySettings) -> Window:
     except ValueError as failure:
         raise JobError(f"--partition takes a number: {failure}.") from failure
     return Window(
-        _moment(settings.start_time), _moment(settings.end_time), settings.start_offset, settings.end_offset, partitions
+        moment_ms(settings.start_time),
+        moment_ms(settings.end_time),
+        settings.start_offset,
+        settings.end_offset,
+        partitions,
     )
-
-
-def _moment(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if text.isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as failure:
-        raise JobError(f"{text!r} is no moment: 2026-01-31T12:00:00 or milliseconds since 1970 are.") from failure
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 # --- source and target ------------------------------------------------------------------------------------------------

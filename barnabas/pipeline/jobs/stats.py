@@ -1,0 +1,275 @@
+"""Rates, sizes, skew of keys, and the lag of consumers over time: as a table and as plots.
+
+RULES    1. Each figure is a step from DataFrame to DataFrame, over the records of the topics as the Kafka source gives them.
+         2. Time is the records' own, cut into windows: as wide as was said, or so that there are about WINDOWS of them.
+         3. Lag is not sampled, it is read back: `__consumer_offsets` says which offset each group had committed when, and the
+            topic how far it went then. What compaction has taken from there is not known any more: the newest commit of
+            each group and partition always is.
+         4. With a log directory all of it is read from files, and the broker is left alone.
+NOT HERE The plots (`stats_plots.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+
+from barnabas.pipeline.brokers import Brokers, Place, Span
+from barnabas.pipeline.jobs.writing import own_session
+from barnabas.pipeline.kafka_source import read_spans
+from barnabas.pipeline.moments import moment_ms
+from barnabas.pipeline.settings import BrokerSettings, setting
+from barnabas.pipeline.sources.segments import NAME, register
+from barnabas.pipeline.trouble import JobError
+
+OFFSETS_TOPIC = "__consumer_offsets"
+WINDOWS = 120
+SECOND_MS = 1000
+TOP_KEYS = 20
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsSettings(BrokerSettings):
+    """What `stats` is told."""
+
+    topic: tuple[str, ...] = setting("A topic; may be repeated.", (), metavar="NAME")
+    group: tuple[str, ...] = setting("The lag of this group; may be repeated.  [default: of every group]", ())
+    log_dir: Path | None = setting("Read the files in this log directory, and leave the broker alone.", None)
+    start_time: str | None = setting("From this moment on: ISO 8601 (UTC unless it says else), or milliseconds.", None)
+    end_time: str | None = setting("Up to before this moment.", None)
+    window: float | None = setting("The width of a window in seconds.  [default: a 120th of the time there is]", None)
+    into: Path = setting("The folder of the plots.", Path("barnabas-stats"), metavar="FOLDER")
+
+
+@dataclass
+class StatsReport:
+    """All figures."""
+
+    window_s: float
+    plots: str
+    lines: list[dict[str, Any]] = field(repr=False)
+    """One of each topic."""
+    rates: list[dict[str, Any]] = field(repr=False, default_factory=list)
+    keys: list[dict[str, Any]] = field(repr=False, default_factory=list)
+    partitions: list[dict[str, Any]] = field(repr=False, default_factory=list)
+    lags: list[dict[str, Any]] = field(repr=False, default_factory=list)
+
+
+def stats(spark: SparkSession, settings: StatsSettings, tell: Tell = lambda _: None) -> StatsReport:
+    """Count, and draw."""
+    from barnabas.pipeline.jobs.stats_plots import draw
+
+    if not settings.topic:
+        raise JobError("stats needs --topic: what to count.")
+    if settings.window is not None and settings.window <= 0:
+        raise JobError("--window takes more than 0 seconds.")
+    own = own_session(spark)
+    records, commits = _sources(own, settings)
+    records = _between(records, settings).persist()
+    try:
+        tell({"step": "counting", "topics": ", ".join(settings.topic)})
+        width_ms = _width_ms(records, settings)
+        report = StatsReport(
+            width_ms / SECOND_MS,
+            str(settings.into),
+            _rows(totals(records).orderBy("topic")),
+            _rows(rates(records, width_ms).orderBy("topic", "window_ms")),
+            _rows(top_keys(records).orderBy("topic", "rank")),
+            _rows(partition_shares(records).orderBy("topic", "partition")),
+        )
+        if commits is not None:
+            chosen = _of_groups(committed(commits), settings)
+            report.lags = _rows(lags(records, chosen, width_ms).orderBy("group", "topic", "window_ms"))
+    finally:
+        records.unpersist()
+    draw(report, settings.into)
+    return report
+
+
+# --- the steps --------------------------------------------------------------------------------------------------------
+
+
+def _size() -> Column:
+    return f.coalesce(f.octet_length("key"), f.lit(0)) + f.coalesce(f.octet_length("value"), f.lit(0))
+
+
+def _moment() -> Column:
+    return f.unix_millis("timestamp")
+
+
+def _window_of(moment: Column, width_ms: int) -> Column:
+    return f.floor(moment / f.lit(width_ms)) * f.lit(width_ms)
+
+
+def totals(records: DataFrame) -> DataFrame:
+    """Of each topic: how many, how large, from when to when."""
+    sized = records.withColumn("size", _size())
+    quantiles = {"median": 0.5, "p99": 0.99}
+    return sized.groupBy("topic").agg(
+        f.count("*").alias("records"),
+        f.sum("size").alias("bytes"),
+        f.sum(f.col("value").isNull().cast("long")).alias("tombstones"),
+        f.approx_count_distinct("key").alias("keys"),
+        *(f.percentile_approx("size", share).alias(f"{name}_bytes") for name, share in quantiles.items()),
+        f.max("size").alias("largest_bytes"),
+        f.min(_moment()).alias("first_ms"),
+        f.max(_moment()).alias("last_ms"),
+    )
+
+
+def rates(records: DataFrame, width_ms: int) -> DataFrame:
+    """Of each topic and window: records and bytes a second."""
+    seconds = width_ms / SECOND_MS
+    found = records.groupBy("topic", _window_of(_moment(), width_ms).cast("long").alias("window_ms"))
+    counted = found.agg(f.count("*").alias("records"), f.sum(_size()).alias("bytes"))
+    return counted.select(
+        "topic",
+        "window_ms",
+        "records",
+        "bytes",
+        (f.col("records") / seconds).alias("records_per_s"),
+        (f.col("bytes") / seconds).alias("bytes_per_s"),
+    )
+
+
+def top_keys(records: DataFrame, count: int = TOP_KEYS) -> DataFrame:
+    """Of each topic: the commonest keys, and which share of all its records with a key each has."""
+    counted = records.where("key is not null").groupBy("topic", "key").agg(f.count("*").alias("records"))
+    by_topic = Window.partitionBy("topic")
+    ranked = counted.select(
+        "topic",
+        "key",
+        "records",
+        (f.col("records") / f.sum("records").over(by_topic)).alias("share"),
+        f.row_number().over(by_topic.orderBy(f.desc("records"), "key")).alias("rank"),
+    )
+    return ranked.where(f.col("rank") <= count).withColumn("key", f.decode("key", "utf-8"))
+
+
+def partition_shares(records: DataFrame) -> DataFrame:
+    """Of each partition: its records, and their share of the topic's."""
+    counted = records.groupBy("topic", "partition").agg(f.count("*").alias("records"))
+    share = f.col("records") / f.sum("records").over(Window.partitionBy("topic"))
+    return counted.withColumn("share", share)
+
+
+def committed(offsets: DataFrame) -> DataFrame:
+    """Who committed which offset when, of the records of `__consumer_offsets`.
+
+    A key is i16 version (0 or 1), text group, text topic, i32 partition, a text being i16 length and UTF-8; a value is i16
+    version and i64 offset, and more that is not needed here. Keys of other versions are about groups' members.
+    """
+    group_end = f.lit(5) + _number("key", f.lit(3), 2)
+    topic_end = group_end + 2 + _number("key", group_end, 2)
+    return offsets.where((_number("key", f.lit(1), 2) <= 1) & f.col("value").isNotNull()).select(
+        f.decode(f.substr("key", f.lit(5), group_end - 5), "utf-8").alias("group"),
+        f.decode(f.substr("key", group_end + 2, topic_end - group_end - 2), "utf-8").alias("topic"),
+        _number("key", topic_end, 4).cast("int").alias("partition"),
+        _number("value", f.lit(3), 8).cast("long").alias("committed"),
+        _moment().alias("ms"),
+        f.col("offset").alias("order"),
+    )
+
+
+def _number(column: str, begin: Column, size: int) -> Column:
+    """A big-endian number that is not negative, at a place counted from 1."""
+    digits = f.hex(f.substr(column, begin.cast("int"), f.lit(size)))
+    return f.conv(digits, 16, 10).cast("int" if size < 4 else "long")
+
+
+def lags(records: DataFrame, commits: DataFrame, width_ms: int) -> DataFrame:
+    """Of each group, topic and window: how far the group was behind at the window's end, over all partitions (rule 3)."""
+    places = ["topic", "partition"]
+    window = _window_of(_moment(), width_ms).cast("long")
+    ends = records.groupBy(*places, window.alias("window_ms")).agg((f.max("offset") + 1).alias("end"))
+    last = f.max_by("committed", f.struct("ms", "order")).alias("committed")
+    stands = commits.groupBy("group", *places, _window_of(f.col("ms"), width_ms).cast("long").alias("window_ms")).agg(
+        last
+    )
+    members = stands.select("group", *places).distinct()
+    moments = ends.select(*places, "window_ms").unionByName(stands.select(*places, "window_ms")).distinct()
+    grid = members.join(moments.select("topic", "window_ms").distinct(), "topic")
+    so_far = Window.partitionBy("group", *places).orderBy("window_ms").rowsBetween(Window.unboundedPreceding, 0)
+    filled = (
+        grid.join(ends, [*places, "window_ms"], "left")
+        .join(stands, ["group", *places, "window_ms"], "left")
+        .withColumn("end", f.coalesce(f.max("end").over(so_far), f.lit(0)))
+        .withColumn("committed", f.last("committed", ignorenulls=True).over(so_far))
+    )
+    behind = f.greatest(f.col("end") - f.col("committed"), f.lit(0))
+    known = filled.where("committed is not null").groupBy("group", "topic", "window_ms")
+    return known.agg(f.sum(behind).alias("lag"))
+
+
+# --- where it comes from ----------------------------------------------------------------------------------------------
+
+
+class _Sources(NamedTuple):
+    records: DataFrame
+    commits: DataFrame | None
+    """None where nobody has ever committed anything."""
+
+
+def _sources(spark: SparkSession, settings: StatsSettings) -> _Sources:
+    if settings.log_dir is not None:
+        register(spark)
+
+        def read(topics: str) -> DataFrame:
+            return spark.read.format(NAME).option("subscribe", topics).load(str(settings.log_dir))
+
+        has_commits = any(settings.log_dir.glob(f"{OFFSETS_TOPIC}-*"))
+        return _Sources(read(",".join(settings.topic)), read(OFFSETS_TOPIC) if has_commits else None)
+    brokers = Brokers(settings)
+    found = brokers.find_topics(settings.topic).values()
+    places = [Place(topic.name, number) for topic in found for number in range(topic.partitions)]
+    starts, ends = brokers.starts(places), brokers.ends(places)
+    records = read_spans(spark, settings, {place: Span(starts[place], ends[place]) for place in places})
+    return _Sources(records, _commits(spark, brokers) if brokers.exists(OFFSETS_TOPIC) else None)
+
+
+def _commits(spark: SparkSession, brokers: Brokers) -> DataFrame:
+    """The records of `__consumer_offsets`, through a consumer: Spark's Kafka source leaves internal topics out."""
+    topic = brokers.find_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
+    places = [Place(topic.name, number) for number in range(topic.partitions)]
+    starts, ends = brokers.starts(places), brokers.ends(places)
+    rows = [
+        (message.key(), message.value(), message.offset(), datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC))
+        for message in brokers.records({place: Span(starts[place], ends[place]) for place in places})
+    ]
+    return spark.createDataFrame(rows, "key binary, value binary, offset bigint, timestamp timestamp")
+
+
+def _between(records: DataFrame, settings: StatsSettings) -> DataFrame:
+    start_ms, end_ms = moment_ms(settings.start_time), moment_ms(settings.end_time)
+    if start_ms is not None:
+        records = records.where(_moment() >= f.lit(start_ms))
+    if end_ms is not None:
+        records = records.where(_moment() < f.lit(end_ms))
+    return records.select("topic", "partition", "offset", "timestamp", "key", "value")
+
+
+def _width_ms(records: DataFrame, settings: StatsSettings) -> int:
+    if settings.window is not None:
+        return max(1, round(settings.window * SECOND_MS))
+    first, last = records.select(f.min(_moment()), f.max(_moment())).collect()[0]
+    if first is None:
+        raise JobError(f"{', '.join(settings.topic)}: there is no record to count.")
+    seconds: int = max(1, round((last - first) / WINDOWS / SECOND_MS))
+    return seconds * SECOND_MS
+
+
+def _of_groups(commits: DataFrame, settings: StatsSettings) -> DataFrame:
+    chosen = commits.where(f.col("topic").isin(list(settings.topic)))
+    return chosen.where(f.col("group").isin(list(settings.group))) if settings.group else chosen
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in frame.collect()]

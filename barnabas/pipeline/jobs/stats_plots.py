@@ -1,0 +1,103 @@
+"""The figures of `stats` as pictures, a PNG file each: rates.png, sizes.png, keys.png, lag.png.
+
+RULES    1. The same figures give the same picture; what there is nothing of is not drawn.
+         2. Nothing of a display is needed: matplotlib draws into files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from barnabas.pipeline.trouble import JobError
+
+INCHES = (9.0, 4.2)
+DOTS = 110
+MOST_LINES = 10
+
+
+def draw(report: Any, folder: Path) -> list[Path]:
+    """Draw all of it; the files."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as missing:
+        raise JobError(f"{missing.name} is missing for the plots: pip install 'barnabas[demo]'.") from missing
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as failure:
+        raise JobError(f"The plots cannot be written to {folder}: {failure.strerror}.") from failure
+    pictures: dict[str, tuple[list[dict[str, Any]], Callable[[Any, Any], None]]] = {
+        "rates": (report.rates, _rates),
+        "sizes": (report.lines, _sizes),
+        "keys": (report.keys, _keys),
+        "lag": (report.lags, _lag),
+    }
+    drawn = []
+    for name, (figures, onto) in pictures.items():
+        if figures:
+            figure = Figure(figsize=INCHES, layout="constrained")
+            field = figure.subplots()
+            onto(field, figures)
+            for side in ("top", "right"):
+                field.spines[side].set_visible(False)
+            drawn.append(folder / f"{name}.png")
+            figure.savefig(drawn[-1], dpi=DOTS)
+    return drawn
+
+
+def _rates(field: Any, figures: list[dict[str, Any]]) -> None:
+    for name, rows in _lines(figures, "topic").items():
+        field.step(_moments(rows), [row["records_per_s"] for row in rows], where="post", label=name)
+    _over_time(field, "records a second", "Records, by their own timestamps")
+
+
+def _sizes(field: Any, figures: list[dict[str, Any]]) -> None:
+    names = [row["topic"] for row in figures]
+    for place, (column, label) in enumerate(
+        (("median_bytes", "median"), ("p99_bytes", "99th percentile"), ("largest_bytes", "largest"))
+    ):
+        at = [number + 0.27 * (place - 1) for number in range(len(names))]
+        field.bar(at, [max(row[column], 1) for row in figures], width=0.25, label=label)
+    field.set_yscale("log")
+    field.set_xticks(range(len(names)), names)
+    field.set_ylabel("bytes of key and value")
+    field.set_title("Sizes of records", loc="left")
+    field.legend(frameon=False)
+
+
+def _keys(field: Any, figures: list[dict[str, Any]]) -> None:
+    for name, rows in _lines(figures, "topic").items():
+        field.plot([row["rank"] for row in rows], [100 * row["share"] for row in rows], marker="o", label=name)
+    field.set_xlabel("the commonest keys, by rank")
+    field.set_ylabel("% of the records with a key")
+    field.set_ylim(bottom=0)
+    field.set_title("Skew of keys", loc="left")
+    field.legend(frameon=False)
+
+
+def _lag(field: Any, figures: list[dict[str, Any]]) -> None:
+    for name, rows in _lines(figures, "group", "topic").items():
+        field.step(_moments(rows), [row["lag"] for row in rows], where="post", label=name)
+    _over_time(field, "records behind", "Lag of consumer groups")
+
+
+def _lines(figures: list[dict[str, Any]], *names: str) -> dict[str, list[dict[str, Any]]]:
+    """One line each; of very many the longest."""
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for row in figures:
+        lines.setdefault(" of ".join(row[name] for name in names), []).append(row)
+    return dict(sorted(lines.items(), key=lambda line: -len(line[1]))[:MOST_LINES])
+
+
+def _moments(rows: list[dict[str, Any]]) -> list[datetime]:
+    return [datetime.fromtimestamp(row["window_ms"] / 1000, UTC) for row in rows]
+
+
+def _over_time(field: Any, label: str, title: str) -> None:
+    field.set_ylabel(label)
+    field.set_ylim(bottom=0)
+    field.set_title(title, loc="left")
+    field.tick_params(axis="x", rotation=20)
+    field.legend(frameon=False)

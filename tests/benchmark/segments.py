@@ -1,0 +1,83 @@
+"""The reader of segment files alone, without Spark: make bench ARGS="segments [--records N] [--rounds N]"
+
+Records of 200 B in batches of 16 KiB and 1 MiB, with every codec, written to a file and read as Spark's tasks read it:
+CRC checked, all columns, one process. Records per second of processor time, so that others on the machine disturb little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from barnabas.pipeline.sources import checksums
+from barnabas.pipeline.sources.decoding import Wanted
+from barnabas.pipeline.sources.segment_files import path_of
+from barnabas.pipeline.sources.segment_reading import Part, read_part
+from protocol.compression import Compression
+from protocol.records import BatchBuilder
+
+VALUE_BYTES = 200
+NOW_MS = 1_700_000_000_000
+BATCHES = {"16 KiB": 75, "1 MiB": 4800}
+"""Records in a batch."""
+
+
+def written(directory: Path, count: int, per_batch: int, codec: Compression) -> Part:
+    """A segment of about so many records; values compress to about half."""
+    dice = random.Random(per_batch)
+    words = [dice.randbytes(10).hex().encode() for _ in range(200)]
+    offset = 0
+    with path_of(str(directory), 0, ".log").open("wb") as file:
+        while offset < count:
+            builder = BatchBuilder(offset, compression=codec)
+            for number in range(per_batch):
+                value = b" ".join(dice.choices(words, k=10))[:VALUE_BYTES].ljust(VALUE_BYTES)
+                builder.append(NOW_MS + number, b"key-%d" % dice.randrange(1000), value)
+            file.write(builder.build())
+            offset = builder.next_offset
+    return Part(str(directory), 0, 0, offset, True, 0, False, True)
+
+
+def read(part: Part) -> float:
+    """Records per second of processor time."""
+    started = time.process_time()
+    rows = sum(batch.num_rows for batch in read_part(part, Wanted("bench", 0)))
+    assert rows == part.end_offset, f"{rows} of {part.end_offset} records came"
+    return rows / (time.process_time() - started)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="segments", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--records", type=int, default=600_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    wanted = parser.parse_args()
+    table = Table("batches", "codec", "M records per CPU s, least", "median", "most")
+    fast = checksums.crc32c
+    for name, per_batch in BATCHES.items():
+        for codec in Compression:
+            with tempfile.TemporaryDirectory() as folder:
+                part = written(Path(folder), wanted.records, per_batch, codec)
+                variants = {codec.name.lower(): fast}
+                if codec is Compression.NONE:
+                    variants["none, CRC by numpy"] = None
+                for label, crc in variants.items():
+                    checksums.crc32c = crc
+                    rates = sorted(read(part) for _ in range(wanted.rounds))
+                    shown = (rates[0], rates[len(rates) // 2], rates[-1])
+                    table.add_row(name, label, *(f"{rate / 1e6:.2f}" for rate in shown))
+                checksums.crc32c = fast
+    Console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Records looked for: every condition on literal rows, then in a topic, its archive, and its files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from barnabas.pipeline import ArchiveSettings, SearchSettings, archive, search
+from barnabas.pipeline.jobs.search import as_row, matching, query_of
+from barnabas.pipeline.telling import Telling
+from barnabas.pipeline.trouble import JobError
+from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
+
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+
+def literal(spark: Any, *records: tuple[bytes | None, bytes | None, Any]) -> Any:
+    rows = [
+        (key, value, "t", 0, offset, datetime.fromtimestamp(START_MS / 1000 + offset, UTC), 0, headers)
+        for offset, (key, value, headers) in enumerate(records)
+    ]
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "offsets"),
+    [
+        ({"key": "ab"}, [0]),
+        ({"key_pattern": "^a"}, [0, 1]),
+        ({"contains": "delay"}, [0, 1, 2]),
+        ({"header": ("kind",)}, [1, 2]),
+        ({"header": ("kind=late",)}, [1]),
+        ({"header": ("kind", "other=1")}, [2]),
+        ({"path": ("$.delay",)}, [0, 1, 2]),
+        ({"path": ("$.delay>9",)}, [1]),
+        ({"path": ("$.delay<=9", "$.from.code=EWR")}, [0]),
+        ({"path": ("$.from.code!=EWR",)}, [1]),
+        ({"path": ("$.list[1]=b",)}, [2]),
+        ({"start_time": str(START_MS + 1000), "end_time": str(START_MS + 3000)}, [1, 2]),
+        ({"key_pattern": "a", "path": ("$.delay=90",)}, [1]),
+        ({}, [0, 1, 2, 3]),
+    ],
+)
+def test_all_conditions_must_hold(spark: Any, conditions: dict[str, Any], offsets: list[int]) -> None:
+    """search.py rule 2: nulls and values that are no JSON meet no condition on them."""
+    records = literal(
+        spark,
+        (b"ab", b'{"delay": 5, "from": {"code": "EWR"}}', None),
+        (b"ac", b'{"delay": 90, "from": {"code": "JFK"}}', [("kind", b"late")]),
+        (None, b'{"delay": "soon", "list": ["a", "b"]}', [("other", b"1"), ("kind", None)]),
+        (b"b", None, []),
+    )
+    query = query_of(SearchSettings(topic=("t",), **conditions))
+    assert sorted(row.offset for row in matching(records, query).collect()) == offsets
+
+
+def test_a_record_is_found_once_in_topic_and_archive_together(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """search.py rules 1 and 3: the archive holds the first part, whatever the topic still holds of it."""
+    topic = f"found-{tmp_path.name}"
+    brokers = create(kafka_broker.bootstrap, topic)
+    send(kafka_broker.bootstrap, topic, minutes(100))
+    archive(spark, ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,)))
+    brokers.delete_records(dict.fromkeys(brokers.starts([(topic, 0)]), 20))  # type: ignore[list-item]
+    send(kafka_broker.bootstrap, topic, minutes(60, start=100))
+    everywhere = SearchSettings(bootstrap=kafka_broker.bootstrap, topic=(topic,), archive=tmp_path / "a", key="key 3")
+    report = search(spark, everywhere)
+    expected = [row for row in minutes(160) if row["key"] == b"key 3"]
+    moments = [
+        datetime.fromtimestamp(row["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds") for row in expected
+    ]
+    assert [line["timestamp"][:23] for line in report.lines] == [moment[:23] for moment in moments]
+    assert report.is_all
+    few = search(spark, replace(everywhere, limit=5))
+    assert (few.lines, few.is_all, few.found) == (report.lines[:5], False, 5)
+    live = search(spark, replace(everywhere, archive=None))
+    assert 0 < live.found < report.found, "20 records of partition 0 are gone there"
+    late = search(spark, replace(everywhere, start_time=str(START_MS + 130 * MINUTE_MS)))
+    assert late.found == sum(row["timestamp"] >= START_MS + 130 * MINUTE_MS for row in expected)
+
+
+def test_a_record_is_told_as_text_or_base64(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """as_row, and telling.py rule 1: JSON lines for programs, a table for people."""
+    records = literal(spark, (b"k", b"\xff\x00", [("h", b"x"), ("n", None)]), (None, b"[bold]", None))
+    lines = [as_row(record) for record in records.orderBy("offset").collect()]
+    assert lines[0]["key"] == "k"
+    assert lines[0]["value_base64"] == "/wA="
+    assert lines[0]["headers"] == [{"key": "h", "value": "x"}, {"key": "n", "value": None}]
+    assert lines[1]["key"] is None
+    telling = Telling("search", as_json=True)
+    telling._lines(lines)
+    assert [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()] == ["line", "line"]
+    Telling("search", as_json=False)._lines(lines)
+    shown = capsys.readouterr().out
+    assert "h=x n=null" in shown
+    assert "[bold]" in shown
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"topic": ()}, "needs --topic"),
+        ({"limit": 0}, "--limit takes at least 1"),
+        ({"key_pattern": "("}, "no regular expression"),
+        ({"path": ("delay>5",)}, "--path takes a path"),
+        ({"path": ("$.delay>soon",)}, "that is no number"),
+        ({"start_time": "yesterday"}, "is no moment"),
+        ({"archive": Path("a"), "log_dir": Path("b")}, "name one of them"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_a_sentence(settings: dict[str, Any], sentence: str) -> None:
+    """search.py: before Spark is asked for anything."""
+    with pytest.raises(JobError, match=sentence):
+        query_of(SearchSettings(**{"topic": ("t",), **settings}))

@@ -1,0 +1,119 @@
+"""Figures counted by hand against the job's, on literal rows and on a topic with a group that is behind."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("matplotlib")
+
+from barnabas.pipeline import StatsSettings, stats
+from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.jobs.stats import committed, lags, partition_shares, rates, top_keys, totals
+from barnabas.pipeline.trouble import JobError
+from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
+
+SCHEMA = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
+
+
+def literal(spark: Any, *rows: tuple[int, int, int, bytes | None, bytes | None]) -> Any:
+    """Partition, offset, second, key, value."""
+    return spark.createDataFrame(
+        [("t", p, o, datetime.fromtimestamp(START_MS / 1000 + s, UTC), k, v) for p, o, s, k, v in rows], SCHEMA
+    )
+
+
+def commit(group: bytes, topic: bytes, partition: int, offset: int) -> tuple[bytes, bytes]:
+    """A record of __consumer_offsets."""
+    key = struct.pack(f">hh{len(group)}sh{len(topic)}si", 1, len(group), group, len(topic), topic, partition)
+    return key, struct.pack(">hqihq", 3, offset, -1, 0, 0)
+
+
+def test_sizes_rates_and_skew_are_counted(spark: Any) -> None:
+    """stats.py rules 1 and 2: sizes of key and value, windows of the records' own time, shares of keys and partitions."""
+    records = literal(
+        spark,
+        (0, 0, 0, b"aa", b"12345678"),
+        (0, 1, 5, b"aa", None),
+        (1, 0, 9, b"b", b"1"),
+        (1, 1, 10, None, b"x" * 100),
+        (1, 2, 25, b"aa", b""),
+    )
+    total = totals(records).collect()[0].asDict()
+    wanted = {"records": 5, "bytes": 116, "tombstones": 1, "keys": 2, "median_bytes": 2, "largest_bytes": 100}
+    assert {name: total[name] for name in wanted} == wanted
+    assert (total["first_ms"], total["last_ms"]) == (START_MS, START_MS + 25_000)
+    windows = {row.window_ms - START_MS: (row.records, row.bytes_per_s) for row in rates(records, 10_000).collect()}
+    assert windows == {0: (3, 1.4), 10_000: (1, 10.0), 20_000: (1, 0.2)}
+    keys = top_keys(records, 1).collect()
+    assert [(row.key, row.records, row.share, row["rank"]) for row in keys] == [("aa", 3, 0.75, 1)]
+    assert {row.partition: row.share for row in partition_shares(records).collect()} == {0: 0.4, 1: 0.6}
+
+
+def test_commits_are_read_out_of_the_offsets_topic(spark: Any) -> None:
+    """committed: long and non-ASCII names, other kinds of records and tombstones left out."""
+    name = "größe-" + "x" * 300
+    rows = [
+        (0, 0, 0, *commit(name.encode(), b"t", 7, 1 << 40)),
+        (0, 1, 1, commit(b"g", b"t", 0, 0)[0], None),
+        (0, 2, 2, struct.pack(">hh1s", 2, 1, b"g"), b"\0\3members"),
+    ]
+    found = committed(literal(spark, *rows)).collect()
+    assert [(row.group, row.topic, row.partition, row.committed) for row in found] == [(name, "t", 7, 1 << 40)]
+
+
+def test_lag_is_what_was_there_less_what_was_committed(spark: Any) -> None:
+    """stats.py rule 3: over all partitions, carried on through windows in which nothing happened, unknown before the first."""
+    records = literal(
+        spark, *((partition, offset, 10 * offset, b"k", b"v") for partition in (0, 1) for offset in range(5))
+    )
+    offsets = committed(
+        literal(
+            spark,
+            (0, 0, 10, *commit(b"g", b"t", 0, 1)),
+            (0, 1, 15, *commit(b"g", b"t", 0, 2)),
+            (0, 2, 30, *commit(b"g", b"t", 1, 4)),
+            (0, 3, 50, *commit(b"g", b"t", 0, 5)),
+        )
+    )
+    found = lags(records, offsets, 10_000).orderBy("window_ms").collect()
+    assert [((row.window_ms - START_MS) // 1000, row.lag) for row in found] == [
+        (10, 0),
+        (20, 1),
+        (30, 2),
+        (40, 4),
+        (50, 1),
+    ]
+
+
+def test_a_topic_and_its_group_are_drawn(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """The whole job: the group's lag is what any tool would say, and there is a picture of each kind."""
+    topic = f"counted-{tmp_path.name}"
+    brokers = create(kafka_broker.bootstrap, topic)
+    send(kafka_broker.bootstrap, topic, minutes(240))
+    group = f"behind-{tmp_path.name}"
+    brokers.commit(group, {Place(topic, 0): 100, Place(topic, 1): 70})
+    report = stats(
+        spark,
+        StatsSettings(bootstrap=kafka_broker.bootstrap, topic=(topic,), group=(group,), into=tmp_path / "plots"),
+    )
+    assert [(line["topic"], line["records"]) for line in report.lines] == [(topic, 240)]
+    assert sum(row["records"] for row in report.rates) == 240
+    assert report.window_s == pytest.approx(239 * MINUTE_MS / 1000 / 120, abs=1)
+    assert [row["lag"] for row in report.lags] == [70]
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"rates.png", "sizes.png", "keys.png", "lag.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "plots").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"), [({"topic": ()}, "needs --topic"), ({"window": 0.0}, "--window takes more than 0")]
+)
+def test_what_cannot_be_meant_is_refused_in_a_sentence(settings: dict[str, Any], sentence: str) -> None:
+    """stats.py: before Spark is asked for anything."""
+    with pytest.raises(JobError, match=sentence):
+        stats(None, StatsSettings(**{"topic": ("t",), **settings}))  # type: ignore[arg-type]

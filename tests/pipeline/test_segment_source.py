@@ -1,0 +1,58 @@
+"""The segment source inside Spark, against Spark's own Kafka source on the same topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from barnabas import Broker
+from barnabas.pipeline.sources.segments import NAME, register
+from barnabas.pipeline.trouble import sentence_of
+from tests.pipeline.sources.test_live_logs import TOPIC, fill
+
+
+@pytest.fixture(scope="module")
+def topic() -> Any:
+    """A broker with a topic in which there is something of everything."""
+    with Broker() as broker:
+        fill(broker.bootstrap)
+        yield broker
+
+
+def rows(frame: Any) -> list[Any]:
+    columns = ("topic", "partition", "offset", "key", "value", "timestamp", "timestampType", "headers")
+    return sorted(frame.select(*columns).collect(), key=lambda row: (row.partition, row.offset))
+
+
+def test_both_sources_give_the_same_frame(spark: Any, topic: Any) -> None:
+    """segments.py rule 1: the same options, columns, types and rows; then only some columns, and a part of the offsets."""
+    register(spark)
+    options = {
+        "kafka.bootstrap.servers": topic.bootstrap,
+        "subscribe": TOPIC,
+        "includeHeaders": "true",
+        "kafka.isolation.level": "read_committed",
+        "startingOffsets": f'{{"{TOPIC}": {{"0": 100, "1": -2}}}}',
+        "endingOffsets": f'{{"{TOPIC}": {{"0": -1, "1": 3000}}}}',
+    }
+    through = spark.read.format("kafka").options(**options).load()
+    straight = spark.read.format(NAME).options(**options).load(str(topic.data_dir))
+    assert straight.dtypes == through.dtypes
+    assert rows(straight) == rows(through)
+    assert straight.rdd.getNumPartitions() > 2, "a part for each segment"
+    few = spark.read.format(NAME).options(**options, columns="offset,key").load(str(topic.data_dir))
+    assert few.columns == ["offset", "key", "headers"]
+
+
+def test_what_is_wrong_is_said_in_a_sentence(spark: Any, topic: Any) -> None:
+    """damage.py: Spark wraps it, and the sentence is found again; nothing to read is no error."""
+    register(spark)
+    with pytest.raises(Exception, match="There is no option colour") as caught:
+        spark.read.format(NAME).options(subscribe=TOPIC, colour="red").load(str(topic.data_dir)).count()
+    assert sentence_of(caught.value).endswith("until.")
+    nothing = {"subscribe": TOPIC, "kafka.bootstrap.servers": topic.bootstrap, "startingTimestamp": str(1 << 42)}
+    nothing["startingOffsetsByTimestampStrategy"] = "latest"
+    assert spark.read.format(NAME).options(**nothing).load(str(topic.data_dir)).count() == 0

@@ -43,6 +43,7 @@ DOORS = {
     "barnabas.cluster_command": "imported when the verb is cluster",
     "barnabas.health": "imported when the verb is health",
     "barnabas.pipeline.command": "imported when the verb is pipeline",
+    "barnabas.pipeline.following": "imported by whoever has streams of Spark to be seen",
     "barnabas.pipeline.sources.segments": "imported by whoever wants the format, and by Spark's workers",
     "barnabas.pytest_plugin": "pytest's entry point",
     "broker.cli": "imported when the verb is the daemon's",

@@ -20,6 +20,8 @@ except ImportError:  # a worker with nothing but numpy and pyarrow
 POLYNOMIAL = 0x82F63B78
 STRIPE = 64
 """Bytes that one lane of the vectors goes over."""
+BLOCK = 4096
+"""Lanes at a time: their bytes stay in the processor's cache."""
 
 
 def checksums(data: Any, starts: Any, ends: Any) -> Any:
@@ -35,28 +37,49 @@ def vectorised(data: Any, starts: Any, ends: Any) -> Any:
     """The same by numpy alone (rule 1)."""
     if not len(starts):
         return np.empty(0, np.uint32)
-    sizes = ends - starts
-    stripes = -(-sizes // STRIPE)
+    stripes = -(-(ends - starts) // STRIPE)
     first = np.cumsum(stripes) - stripes
+    padded = np.zeros(int(stripes.sum()) * STRIPE, np.uint8)
+    # Zeros in front change nothing: so every range ends with a whole stripe.
+    for start, end, behind in zip(starts.tolist(), ends.tolist(), ((first + stripes) * STRIPE).tolist(), strict=True):
+        begin = behind - (end - start)
+        padded[begin:behind] = data[start:end]
+        padded[begin : begin + 4] ^= (
+            0xFF  # a CRC starts with all bits set: the same as turning over the first four bytes
+        )
+    words = padded.view("<u4").reshape(-1, STRIPE // 4)
+    states = np.empty(len(words), np.uint32)
+    low, high = _word_tables()
+    for block in range(0, len(words), BLOCK):
+        state = np.zeros(len(words[block : block + BLOCK]), np.uint32)
+        for word in np.ascontiguousarray(words[block : block + BLOCK].T):
+            state ^= word
+            state = low[state & 0xFFFF] ^ high[state >> 16]
+        states[block : block + BLOCK] = state
     owner = np.repeat(np.arange(len(starts)), stripes)
-    behind = first[owner] + stripes[owner] - 1 - np.arange(len(owner))  # how many stripes of its range follow one
-    # The last stripe ends where its range does; the first may begin before its range, with zeros, which change nothing.
-    at = ends[owner] - (behind + 1) * STRIPE
-    states = np.zeros(len(owner), np.uint32)
-    begin, end = starts[owner], (starts + 4)[owner]
-    table = _table()
-    for _ in range(STRIPE):
-        byte = data[np.maximum(at, 0)]
-        # A CRC starts with all bits set, which is the same as turning over the first four bytes; a batch has more.
-        byte = np.where(at < begin, 0, np.where(at < end, ~byte, byte)).astype(np.uint8)
-        states = table[(states ^ byte) & 0xFF] ^ (states >> 8)
-        at += 1
+    following = (
+        first[owner] + stripes[owner] - 1 - np.arange(len(owner))
+    )  # how many stripes of its range come after one
     step = 0
-    while (rows := np.flatnonzero(behind >> step)).size:
-        rows = rows[(behind[rows] >> step) & 1 == 1]
+    while (rows := np.flatnonzero(following >> step)).size:
+        rows = rows[(following[rows] >> step) & 1 == 1]
         states[rows] = _shifted(states[rows], step)
         step += 1
     return ~np.bitwise_xor.reduceat(states, first)
+
+
+@cache
+def _word_tables() -> tuple[Any, Any]:
+    """What four bytes do to a state that they were added to: by its lower half, and by its upper."""
+    table = _table()
+
+    def after_four(states: Any) -> Any:
+        for _ in range(4):
+            states = table[states & 0xFF] ^ (states >> 8)
+        return states
+
+    halves = np.arange(1 << 16, dtype=np.uint32)
+    return after_four(halves), after_four(halves << 16)
 
 
 @cache

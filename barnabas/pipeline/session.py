@@ -61,6 +61,11 @@ class SessionSettings:
     driver_memory: str = setting("The memory of Spark's driver, which on local[N] does all the work.", "1g")
 
 
+def runs_here(master: str) -> bool:
+    """Whether the workers are threads of the driver's JVM (`local-cluster` starts others, for trials)."""
+    return master == "local" or master.startswith("local[")
+
+
 def start_session(
     name: str,
     scratch: Path,
@@ -77,7 +82,7 @@ def start_session(
     java_version()
     connector = find_connector(formats)
     wishes = wishes or SessionSettings(master=f"local[{cores}]")
-    is_local = wishes.master.startswith("local")
+    is_local = runs_here(wishes.master)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable

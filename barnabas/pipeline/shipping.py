@@ -21,6 +21,8 @@ from typing import Any
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
+from barnabas.pipeline.session import runs_here
+
 CLIENT = "confluent_kafka"
 CLIENT_FOLDER = "barnabas-client"
 _shipped: set[str] = set()
@@ -36,7 +38,7 @@ def ship(spark: SparkSession) -> None:
     package = _zip_package(folder / "barnabas.zip")
     named = package.with_name(f"barnabas-{hashlib.sha256(package.read_bytes()).hexdigest()[:12]}.zip")
     context.addPyFile(str(package.rename(named)))
-    if not str(context.master).startswith("local"):
+    if not runs_here(str(context.master)):
         context.addArchive(f"{_zip_client(folder / 'client.zip')}#{CLIENT_FOLDER}")
     _shipped.add(application)
 

@@ -117,7 +117,8 @@ def test_another_topic_cluster_or_folder_is_refused_in_a_sentence(
     ):
         with pytest.raises(JobError, match=words):
             archive(spark, wish)
-    assert archive(spark, replace(settings, topic=(one, other))).records == 3
+    both = archive(spark, replace(settings, topic=(one, other)))
+    assert (both.records, both.behind) == (3, 0), "what was archived before is not behind"
     identity = settings.into / "_barnabas" / "archive.json"
     identity.write_text(json.dumps({**json.loads(identity.read_text()), "cluster": "elsewhere"}))
     with pytest.raises(JobError, match="the archive of another cluster"):

@@ -196,9 +196,8 @@ class _Run:
         entry = self._write(spans, waiting, topics)
         publish(self._folder, self._manifest, entry)
         self._brokers.commit(self._group, self._manifest.ends())
-        self._account(
-            entry, sum(ends.values()) - sum(self._manifest.ends()[p] for p in spans), time.monotonic() - started
-        )
+        held = self._manifest.ends()
+        self._account(entry, sum(end - held[place] for place, end in ends.items()), time.monotonic() - started)
         return True
 
     def _write(self, spans: dict[Place, Span], waiting: dict[Place, Waiting], topics: dict[Place, Topic]) -> Entry:

@@ -1,7 +1,7 @@
 """A topic against its archive: do they hold the same, and if not, what is lost, doubled, altered or strange.
 
 RULES    1. What is compared is what a reader finds: every data file that lies in the folder, in the manifest or not. The
-            manifest is a third witness: each of its files must be there and hold what it says.
+            manifest is a third witness: each of its files must be there and hold what it says. Manifest and folder are of one moment, though a job may be writing.
          2. Both sides are read whole, from the first offset that both can have to where the archive ends. What the broker has
             deleted since is checked against the manifest alone; what is not archived yet is said, and is no fault.
          3. What a compacted topic has not any more is no fault: the manifest's checksums still vouch for it.
@@ -116,7 +116,7 @@ def audit(spark: SparkSession, settings: AuditSettings, tell: Tell = lambda _: N
     started = time.monotonic()
     brokers = Brokers(settings)
     folder = ArchiveFolder(settings.archive)
-    manifest = settled_manifest(folder)
+    manifest, lying = _listed(folder)
     held = manifest.topic_ids()
     wanted = {settings.topic} if isinstance(settings.topic, str) else set(settings.topic) or set(held)
     for name in sorted(wanted - held.keys()):
@@ -129,7 +129,9 @@ def audit(spark: SparkSession, settings: AuditSettings, tell: Tell = lambda _: N
             raise JobError(
                 f"The topic {name} was deleted and made again since it was archived: they cannot be compared."
             )
-    report = _Audit(own_session(spark), settings, brokers, folder, manifest, topics, tell).run()
+    own = own_session(spark)
+    files = _Files(own, folder, manifest, topics, lying)
+    report = _Audit(own, settings, brokers, folder, manifest, topics, files, tell).run()
     report.seconds = round(time.monotonic() - started, 1)
     page = Path(settings.page or folder.own / "audit.html")
     report.page = str(page)
@@ -148,6 +150,7 @@ class _Audit:
         folder: ArchiveFolder,
         manifest: Manifest,
         topics: dict[str, Topic],
+        files: _Files,
         tell: Tell,
     ) -> None:
         self._spark = spark
@@ -158,7 +161,7 @@ class _Audit:
         self._topics = topics
         self._tell = tell
         self._places = _places(manifest, brokers, topics)
-        self._files = _Files(spark, folder, manifest, topics)
+        self._files = files
 
     def run(self) -> AuditReport:
         self._files.check()
@@ -254,22 +257,17 @@ class _Files:
     """The data files: what lies there, and whether it is what the manifest says (rule 1)."""
 
     def __init__(
-        self, spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, topics: dict[str, Topic]
+        self, spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, topics: dict[str, Topic], lying: list[str]
     ) -> None:
         self._spark = spark
         self._folder = folder
         self._known = {path: file for path, file in manifest.files.items() if file.topic in topics}
-        lying = {
-            str(path.relative_to(folder.path))
-            for name in topics
-            for path in (folder.path / f"topic={name}").glob("date=*/*")
-            if path.is_file() and not path.name.startswith((".", "_"))
-        }
-        self.missing = sorted(self._known.keys() - lying)
-        self.unknown = sorted(lying - self._known.keys())
+        of_topics = {path for path in lying if path.partition("/")[0].partition("=")[2] in topics}
+        self.missing = sorted(self._known.keys() - of_topics)
+        self.unknown = sorted(of_topics - self._known.keys())
         self.altered: list[str] = []
         self.unreadable: list[str] = []
-        self.readable = sorted(lying)
+        self.readable = sorted(of_topics)
 
     def check(self) -> None:
         """Read every file, and hold it against the manifest."""
@@ -301,6 +299,19 @@ class _Files:
             if not any(sign in str(failure) for sign in ("FAILED_READ_FILE", "CANNOT_READ_FILE", "Parquet", "parquet")):
                 raise
             return None
+
+
+def _listed(folder: ArchiveFolder) -> tuple[Manifest, list[str]]:
+    """The manifest and the files that lie there, of one moment, though a job may be writing meanwhile."""
+    while True:
+        manifest = settled_manifest(folder)
+        lying = [
+            str(path.relative_to(folder.path))
+            for path in folder.path.glob("topic=*/date=*/*")
+            if path.is_file() and not path.name.startswith((".", "_"))
+        ]
+        if folder.manifest().next_sequence == manifest.next_sequence:
+            return manifest, lying
 
 
 def _places(manifest: Manifest, brokers: Brokers, topics: dict[str, Topic]) -> dict[Place, PartitionAudit]:

@@ -24,7 +24,7 @@ import numpy as np
 from barnabas.pipeline.sources.batches import CODEC_MASK, OVERHEAD, headers
 from barnabas.pipeline.sources.codecs import decompress
 from barnabas.pipeline.sources.damage import DamagedLog
-from barnabas.pipeline.sources.decoding import Aborted, decode
+from barnabas.pipeline.sources.decoding import OFFSETS_END, Aborted, decode
 from barnabas.pipeline.sources.records import Bodies, read_records
 from barnabas.pipeline.sources.segment_files import (
     HIGH_WATERMARKS,
@@ -41,7 +41,7 @@ from barnabas.pipeline.sources.segment_files import (
     position_before,
     read_checkpoint,
 )
-from barnabas.pipeline.sources.segment_reading import heads
+from barnabas.pipeline.sources.segment_reading import believed, heads
 
 DIRECTORY = re.compile(r"(.+)-(\d+)")
 _ABORT = b"\x00\x00"
@@ -68,7 +68,8 @@ class PartitionLog(NamedTuple):
         base = self.bases[-1]
         end = base
         with path_of(self.directory, base, ".log").open("rb") as file:
-            for head in heads(file, last_position(self.directory, base)):
+            position = last_position(self.directory, base)
+            for head in heads(file, believed(file, position, base, OFFSETS_END)):
                 end = max(end, head.last_offset + 1)
         return end
 
@@ -177,7 +178,8 @@ def first_at(log: PartitionLog, timestamp_ms: int, end_offset: int) -> int | Non
 def _first_in(log: PartitionLog, base: int, timestamp_ms: int) -> int | None:
     near = max(offset_before_time(log.directory, base, timestamp_ms), log.start_offset)
     with path_of(log.directory, base, ".log").open("rb") as file:
-        for head in heads(file, position_before(log.directory, base, near) if near > base else 0):
+        position = position_before(log.directory, base, near) if near > base else 0
+        for head in heads(file, believed(file, position, base, near)):
             if head.max_timestamp >= timestamp_ms and head.last_offset >= log.start_offset and not head.is_control:
                 found = _first_of(os.pread(file.fileno(), head.size, head.position), log.start_offset, timestamp_ms)
                 if found is not None:

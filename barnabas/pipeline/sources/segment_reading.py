@@ -110,7 +110,8 @@ def read_part(part: Part, wanted: Wanted) -> Iterator[Any]:
             return
         file, base = opened
         held.enter_context(file)
-        yield from _Reading(file, part, wanted).run(_begin(file, part, base))
+        position = position_before(part.directory, base, part.start_offset) if part.start_offset > base else 0
+        yield from _Reading(file, part, wanted).run(believed(file, position, base, part.start_offset))
 
 
 def _open(part: Part) -> tuple[BinaryIO, int] | None:
@@ -128,11 +129,10 @@ def _open(part: Part) -> tuple[BinaryIO, int] | None:
         return None
 
 
-def _begin(file: BinaryIO, part: Part, base: int) -> int:
-    """Where to read from (rule 3)."""
-    position = position_before(part.directory, base, part.start_offset) if part.start_offset > base else 0
-    head = next(heads(file, position), None)
-    if head is None or not base <= head.base_offset <= part.start_offset:
+def believed(file: BinaryIO, position: int, base: int, offset: int) -> int:
+    """A position that an index names for an offset, or 0 where no batch at or before that offset begins there (rule 3)."""
+    head = next(heads(file, position), None) if position else None
+    if head is None or not base <= head.base_offset <= offset:
         return 0
     data = os.pread(file.fileno(), head.size, position)
     places = np.zeros(1, np.int64)

@@ -20,7 +20,7 @@ from storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, wr
 from storage.disk import Disk
 from storage.log import Isolation, Log
 from storage.validation import Origin
-from tests.support.logs import NOW_MS, Idempotent, append, log_at, marker, values_of
+from tests.support.logs import NOW_MS, Idempotent, append, log_at, marker, produced, values_of
 
 Values = list[tuple[int, str]]
 
@@ -293,13 +293,29 @@ def test_an_index_that_lies_costs_time_and_nothing_else(log: Log, tmp_path: Path
     assert numbers(read(tmp_path, startingOffsets='{"t": {"0": 2}}')) == list(range(2, 30))
 
 
+def test_an_index_that_points_into_a_value_is_not_followed(tmp_path: Path) -> None:
+    """segment_reading.py rule 3: there stands what looks like a batch's header, but no batch with its CRC."""
+    log = log_at(tmp_path)
+    disguised = produced("1:", "2:")
+    disguised[70] ^= 1
+    for value in (b"0:" + disguised, b"1:", b"2:"):
+        log.append(produced(value), leader_epoch=0, wall_ms=NOW_MS)
+    log.close()
+    path = segments(tmp_path)[0]
+    place = path.read_bytes().index(disguised)
+    path.with_suffix(".index").write_bytes((0).to_bytes(4, "big") + place.to_bytes(4, "big"))
+    options = {"startingOffsets": '{"t": {"0": 1}}'}
+    assert read(tmp_path, **options) == [(1, "1:"), (2, "2:")]
+
+
 def test_an_index_with_zeros_behind_its_entries_is_read_to_these(log: Log, tmp_path: Path) -> None:
     """segment_files.py rule 1: as Apache Kafka keeps those of its newest segment."""
     log.close()
     for path in (tmp_path / "t-0").glob("*index"):
         os.truncate(path, 10 << 20)
-    assert numbers(read(tmp_path, startingTimestamp=str(NOW_MS + 28_000))) == [28, 29]
-    assert numbers(read(tmp_path, startingOffsets='{"t": {"0": 28}}')) == [28, 29]
+    for first in (10, 28):
+        assert numbers(read(tmp_path, startingTimestamp=str(NOW_MS + 1000 * first))) == list(range(first, 30))
+        assert numbers(read(tmp_path, startingOffsets=f'{{"t": {{"0": {first}}}}}')) == list(range(first, 30))
 
 
 # ---- which logs --------------------------------------------------------------------------------------------

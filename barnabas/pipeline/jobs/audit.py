@@ -1,7 +1,8 @@
 """A topic against its archive: do they hold the same, and if not, what is lost, doubled, altered or strange.
 
 RULES    1. What is compared is what a reader finds: every data file that lies in the folder, in the manifest or not. The
-            manifest is a third witness: each of its files must be there and hold what it says. Manifest and folder are of one moment, though a job may be writing.
+            manifest is a third witness: each of its files must be there and hold what it says. Both are
+            of one moment, though a job may be writing.
          2. Both sides are read whole, from the first offset that both can have to where the archive ends. What the broker has
             deleted since is checked against the manifest alone; what is not archived yet is said, and is no fault.
          3. What a compacted topic has not any more is no fault: the manifest's checksums still vouch for it.

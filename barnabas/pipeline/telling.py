@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import time
 from typing import Any
 
 import click
@@ -31,7 +30,7 @@ class Telling:
     def __init__(self, job: str, *, as_json: bool) -> None:
         self._job = job
         self._as_json = as_json
-        self._started = time.monotonic()
+        self._seconds = 0.0
         self._records = 0
 
     def step(self, said: dict[str, Any]) -> None:
@@ -41,10 +40,12 @@ class Telling:
             return
         self._records += int(said.get("records", 0))
         words = [f"{name.replace('_', ' ')} {_in_words(value)}" for name, value in said.items()]
-        rate = self._records / max(0.001, time.monotonic() - self._started)
-        words.append(f"{rate:,.0f} records/s")
-        if said.get("behind") and self._records:
-            words.append(f"about {said['behind'] / rate:,.0f} s left")
+        self._seconds += float(said.get("seconds", 0.0))
+        if self._records and self._seconds:
+            rate = self._records / self._seconds
+            words.append(f"{rate:,.0f} records/s")
+            if said.get("behind"):
+                words.append(f"about {said['behind'] / rate:,.0f} s left")
         click.echo(f"{self._job}: {', '.join(words)}", err=True)
 
     def note(self, words: str) -> None:

@@ -70,6 +70,8 @@ class FetchPosition:
     __slots__ = ("last_fetched_epoch", "leader_epoch", "offset")
     log_start_offset: int = NO_OFFSET
     """Where a follower's own log begins; only `FetchedPartition` is told."""
+    asked_mono_ms: int = 0
+    """When it was asked for before; only `FetchedPartition` knows."""
 
     def __init__(self, offset: int, leader_epoch: int = NO_EPOCH, last_fetched_epoch: int = NO_EPOCH) -> None:
         self.offset = offset
@@ -527,7 +529,7 @@ class Partition:
         if reader.broker_epoch < follower.broker_epoch and reader.broker_epoch != -1:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         follower.broker_epoch = max(follower.broker_epoch, reader.broker_epoch)
-        follower.fetched(position.offset, leader_end, mono_ms)
+        follower.fetched(position, leader_end, mono_ms)
         is_close = may_join and follower.is_caught_up(leader_end, mono_ms, max_lag_ms)
         follower.is_joining = is_close and reader.replica_id not in self.isr
         if position.log_start_offset != follower.log_start_offset:

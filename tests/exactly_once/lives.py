@@ -1,6 +1,7 @@
 """Programs that are killed and live again, and the folder in which they leave their histories.
 
-RULES    1. A life that fails is followed by another one, as one that was killed is; how often is told at the end.
+RULES    1. A life that fails is followed by another one, as one that was killed is, and one that its library has not come
+            back to (`client.py`); how often is told at the end.
          2. None of them outlives the run.
 """
 
@@ -20,6 +21,7 @@ from tests.exactly_once.client import FAILED
 
 ROOT = Path(__file__).parents[2]
 END_S = 60
+STALLED = -signal.SIGALRM
 
 Command = Callable[[int], list[str]]
 """The command line of the life with this number."""
@@ -43,6 +45,7 @@ class Program:
         self.name = name
         self.life = 0
         self.failures = 0
+        self.stalls = 0
         self._command = command
         self._log = log
         self._begin()
@@ -58,8 +61,11 @@ class Program:
         code = self.process.poll()
         if code is None:
             return
-        assert code == FAILED, f"{self.name}, life {self.life}, ended with {code}: see {self._log}"
-        self.failures += 1
+        assert code in {FAILED, STALLED}, f"{self.name}, life {self.life}, ended with {code}: see {self._log}"
+        if code == STALLED:
+            self.stalls += 1
+        else:
+            self.failures += 1
         self._live_again()
 
     def kill(self) -> None:
@@ -76,7 +82,9 @@ class Program:
         """Have it finish what it has begun; a life that fails on the way is not followed by another."""
         self.process.terminate()
         unready = -signal.SIGTERM  # it had not begun
-        assert self.process.wait(END_S) in {0, FAILED, unready}, f"{self.name} did not end well: see {self._log}"
+        assert self.process.wait(END_S) in {0, FAILED, STALLED, unready}, (
+            f"{self.name} did not end well: see {self._log}"
+        )
 
     def see_the_end(self) -> None:
         """Wait until it ends by itself, through all its failures."""
@@ -136,9 +144,10 @@ class Lives:
             del self.programs[name]
 
     def told(self) -> dict[str, int]:
-        """How many kills, and how many failures there were."""
+        """How many kills, failures and calls without an end there were."""
         failed = {f"{name} failed": program.failures for name, program in self.programs.items() if program.failures}
-        return {**self.kills, **failed}
+        stalled = {f"{name} stalled": program.stalls for name, program in self.programs.items() if program.stalls}
+        return {**self.kills, **failed, **stalled}
 
 
 class Following:

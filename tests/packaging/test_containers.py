@@ -112,6 +112,24 @@ def test_a_health_check_asks_where_the_node_listens(variables: dict[str, str], a
     assert health.address([], variables) == address
 
 
+def test_a_health_check_reads_the_mounted_settings(tmp_path: Path) -> None:
+    """A node that is set up by a file listens where that says, unless a variable says otherwise."""
+    mounted = tmp_path / "server.properties"
+    mounted.write_text(
+        "#listeners=A://:1\nadvertised.listeners=A://elsewhere:2\nlisteners = A://0.0.0.0:29092,C://:3\n"
+    )
+    assert health.address([], {}, mounted) == ("127.0.0.1", 29092)
+    assert health.address([], {"KAFKA_ADVERTISED_LISTENERS": "A://elsewhere:2"}, mounted) == ("127.0.0.1", 29092)
+    assert health.address([], {"KAFKA_LISTENERS": "A://kafka:4"}, mounted) == ("kafka", 4)
+
+
+@pytest.mark.parametrize("text", ["nonsense", "127.0.0.1:x", "127.0.0.1:70000"])
+def test_a_health_check_of_what_is_no_address_is_a_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And no trace."""
+    assert health.main([text]) == 2
+    assert capsys.readouterr().err == f"barnabas: {text} is not of the form HOST:PORT, such as 127.0.0.1:9092\n"
+
+
 # ---- as processes, each service in a network of its own ----------------------------------------------------------
 
 

@@ -304,7 +304,7 @@ class Server:
         for listener in self.listeners:
             listener.warmer = warmer
             listener.most_descriptors = self._shares.connections
-        self._replicas.on_isr_wanted = IsrRequests(channel, life, config.node_id, self._clock).want
+        self._replicas.on_isr_wanted = IsrRequests(channel, life, config.node_id, self._deadlines, self._clock).want
         self._build_fetchers()
         producer_ids = ProducerIds(self._channel, config.node_id, lambda: self._life.epoch)
         self._brokers = self._connections("request.timeout.ms")
@@ -413,6 +413,7 @@ class Server:
         self._life.cordoned = self._reconfiguration.cordoned_ids
         self._life.on_active = self._begin
         self._life.on_failed = self._fail
+        self._life.on_aside = self._stand_aside
         self._life.has_room = self._has_room
         for listener in self.controller_listeners:
             listener.start()
@@ -478,6 +479,12 @@ class Server:
             self._life.tell()
         if not has_room and directory == self._metadata_log.directory:
             self._metadata.hand_over()
+
+    def _stand_aside(self, is_aside: bool) -> None:  # noqa: FBT001
+        """Lead nothing, or what the metadata say again."""
+        newest = self._publisher.newest
+        image, changes = newest.led_by_others(self._config.node_id)
+        self._publisher.show(image if is_aside else newest, changes)
 
     def _has_room(self) -> bool:
         return not any(room.is_full for room in self._log_manager.rooms.values())

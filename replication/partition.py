@@ -261,11 +261,12 @@ class Partition:
     def _take(self, state: PartitionState) -> None:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
+        if state.partition_epoch != self.partition_epoch:
+            self.wanted_isr = None  # it was granted, or cannot be any more
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
         self.isr = state.isr
         self.min_isr = min(self.log.config.min_insync_replicas, len(state.replicas))
-        self.wanted_isr = None
 
     def _give_up(self, error: ErrorCode) -> None:
         for waiting in (self._awaiting_own, self._awaiting_all):

@@ -310,8 +310,9 @@ class QuorumChecks:
         self._check_watermark(node_id, process)
 
     def note_durable(self, process: Process) -> None:
-        """How far a node's log of the metadata is durable now."""
-        self._flushed[process.node_id] = process.metadata_log.flushed_offset
+        """How far a node's log of the metadata is durable now; a new process does not know what the one before it synced."""
+        node_id, log = process.node_id, process.metadata_log
+        self._flushed[node_id] = min(max(self._flushed.get(node_id, 0), log.flushed_offset), log.next_offset)
 
     def _check_watermark(self, node_id: int, process: Process) -> None:
         watermark, log = process.node.raft.high_watermark, process.metadata_log

@@ -47,7 +47,7 @@ class World:
         self.is_wired = random.random() < 0.15
         self.slowest_disk_ms = random.choice((5, 100, 400))
         voters, brokers = random.choice(((3, 0), (3, 0), (3, 0), (3, 1), (3, 2), (1, 2), (5, 0)))
-        given = drawn(random)
+        given = drawn(random, self.slowest_disk_ms)
         if self.kind is Kind.DURABLE:
             given["log.flush.interval.messages"] = "1"
         ids = range(1, voters + brokers + 1)
@@ -163,7 +163,8 @@ class World:
             return True
         self.forgive()
         return all(
-            sum(other.owes for other in self.machines.values() if other.node_id in replicas) < MIN_ISR - 1
+            sum(other.owes or other.is_armed for other in self.machines.values() if other.node_id in replicas)
+            < MIN_ISR - 1
             for replicas in self.checks.replicas_beside(machine.node_id)
         )
 

@@ -94,8 +94,26 @@ def test_the_image_is_small_and_runs_without_root() -> None:
     assert words("ENTRYPOINT")[0] == "barnabas"
     assert re.search(r"^HEALTHCHECK .*CMD \[\"barnabas\", \"health\"\]$", stages[-1], re.MULTILINE)
     assert words("VOLUME") == ["/var/lib/kafka/data"]
-    for copied in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE):
-        assert all((ROOT / name).exists() for name in copied.split())
+
+
+def test_a_build_is_sent_what_it_copies() -> None:
+    """And no history, caches or data: .dockerignore names the same."""
+    copied = {
+        name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE) for name in line.split()
+    }
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert all((ROOT / name).exists() for name in copied)
+    assert lines == ["*", *(line for line in lines if line.startswith("!")), "**/__pycache__"]
+    assert {line.removeprefix("!") for line in lines[1:-1]} == copied
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_an_image_is_built_once(path: Path) -> None:
+    """Two builds that go by one name at the same time end in an error of the builder's."""
+    every = services(path).values()
+    built = [service["image"] for service in every if "build" in service]
+    assert len(set(built)) == len(built) == 1
+    assert {service["image"] for service in every} <= {*built, "apache/spark:4.0.0"}
 
 
 @pytest.mark.parametrize(

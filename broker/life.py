@@ -7,6 +7,8 @@ RULES    1. It registers once for each process; again when the controller forgot
             under way at a time.
          4. It leaves when the controller says that nobody needs it any more.
          5. While one of its log directories is full it wants to be fenced, so that others lead: what is written here waits.
+            When it is, it stands aside until it is no more (`on_aside`): that others lead it may not hear, where the
+            metadata log finds no room either.
 NOT HERE What the controller thinks of it (`replication/controller/heartbeats.py`), the way there (`controller_channel.py`).
 """
 
@@ -78,6 +80,7 @@ class BrokerLife:
         self._next: Deadline | None = None
         self._offline: tuple[bytes, ...] = ()
         self._is_active = False
+        self._is_aside = False
         self._ended: Callable[[], None] | None = None
         self.cordoned: Callable[[], Sequence[bytes]] = tuple
         """Directories that take no new replicas."""
@@ -87,6 +90,8 @@ class BrokerLife:
         """The epoch of its registration."""
         self.on_active: Callable[[], None] = _nothing
         """It may serve."""
+        self.on_aside: Callable[[bool], None] = _ignore
+        """It leads nothing, whatever the metadata say; or it is told False, and leads what they say."""
         self.on_failed: Callable[[str], None] = _ignore
         """It cannot take part in this cluster; told why."""
 
@@ -185,6 +190,9 @@ class BrokerLife:
         if self._ended is not None and answer.should_shut_down:
             self._ended()
             return
+        if answer.is_fenced is not self._is_aside and (self._is_aside or not self.has_room()):
+            self._is_aside = answer.is_fenced
+            self.on_aside(self._is_aside)
         delay_ms = self._interval_ms
         if self._is_urgent:
             delay_ms = 0
@@ -201,5 +209,5 @@ def _nothing() -> None:
     pass
 
 
-def _ignore(_sentence: str) -> None:
+def _ignore(_news: object) -> None:
     pass

@@ -150,6 +150,30 @@ def test_it_wants_to_be_fenced_while_a_disk_is_full(rig: Rig) -> None:
     assert not rig.beat().want_fence
 
 
+def test_it_stands_aside_while_it_is_fenced_for_a_full_disk(rig: Rig) -> None:
+    """Rule 5: it begins so only where a disk is full, and ends it when it is fenced no more."""
+    told: list[bool] = []
+    rig.life.on_aside = told.append
+    rig.registered()
+    rig.beat(is_fenced=True)
+    assert told == [], "that it is fenced otherwise, the metadata tell it"
+    rig.life.has_room = lambda: False
+    rig.life.tell()
+    rig.wait(50)
+    rig.beat()
+    rig.wait(INTERVAL_MS)
+    for is_fenced in (True, True):
+        rig.beat(is_fenced=is_fenced)
+        rig.wait(INTERVAL_MS)
+    assert told == [True]
+    rig.life.has_room = lambda: True
+    rig.beat(is_fenced=True)
+    rig.wait(50)
+    assert told == [True], "who leads now is still to be heard"
+    rig.beat()
+    assert told == [True, False]
+
+
 def test_an_older_registration_of_the_same_number_means_nothing(rig: Rig) -> None:
     """Rule 2: what the metadata say at the start is of the process before this one."""
     rig.channel.leader_changed(OTHER)

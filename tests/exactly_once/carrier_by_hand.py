@@ -49,12 +49,14 @@ async def carry(client: Client) -> None:
             transaction = client.next_transaction()
             async with asyncio.timeout(STALLED_S):
                 await producer.begin_transaction()
+                sending = []
                 for message in messages:
-                    value = message.value.decode()
-                    note("polled", transaction, source, 0, message.offset, value)
-                    note("sends", transaction, target, 0, -1, transformed(value))
-                    sent = await producer.send_and_wait(target, transformed(value).encode(), partition=0)
-                    note("sent", transaction, target, 0, sent.offset, transformed(value))
+                    value = transformed(message.value.decode())
+                    note("polled", transaction, source, 0, message.offset, message.value.decode())
+                    note("sends", transaction, target, 0, -1, value)
+                    sending.append((value, await producer.send(target, value.encode(), partition=0)))
+                for value, told in sending:
+                    note("sent", transaction, target, 0, (await told).offset, value)
                 await producer.send_offsets_to_transaction({place: messages[-1].offset + 1}, client.name)
                 if dice.random() < ABORTED:
                     await producer.abort_transaction()

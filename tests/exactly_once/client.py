@@ -21,8 +21,8 @@ import confluent_kafka
 from tests.exactly_once.history import History
 
 FAILED = 3
-CALL_S = 10.0
-STALLED_S = 15
+CALL_S = 5.0
+STALLED_S = 8
 """Librdkafka 2.16 may wait for ever, whatever time it was given, for a group's coordinator that has left the metadata:
 its issues 5456 and 5511."""
 QUICK = {

@@ -78,9 +78,12 @@ class Program:
         self.life += 1
         self._begin()
 
-    def end(self) -> None:
-        """Have it finish what it has begun; a life that fails on the way is not followed by another."""
+    def ask_to_end(self) -> None:
+        """SIGTERM."""
         self.process.terminate()
+
+    def end(self) -> None:
+        """Wait until it has finished what it has begun; a life that fails on the way is not followed by another."""
         unready = -signal.SIGTERM  # it had not begun
         assert self.process.wait(END_S) in {0, FAILED, STALLED, unready}, (
             f"{self.name} did not end well: see {self._log}"
@@ -139,6 +142,8 @@ class Lives:
 
     def end(self, *names: str) -> None:
         """Have some of them finish."""
+        for name in names:
+            self.programs[name].ask_to_end()
         for name in names:
             self.programs[name].end()
             del self.programs[name]

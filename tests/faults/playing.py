@@ -171,10 +171,12 @@ class Run:
             return all(seen[topic] >= count for topic, count in wanted.items())
 
         until(is_carried, f"{wanted} records are carried", 2 * GETS_ON_WITHIN_S, 0.1)
+        self._tell("everything is carried")
         self.done.update(lives.told())
         lives.end(*CARRIERS, "watcher", *GROUPS)
         lives.see_through("reader", "last", "to-the-end", *words_of(TOPICS))
         self.done["records"] = sum(map(len, _read_by(self._folder, "last").values()))
+        self._tell("everything is read")
         check(self._folder)
 
 

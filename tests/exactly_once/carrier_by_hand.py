@@ -39,8 +39,9 @@ async def carry(client: Client) -> None:
         isolation_level="read_committed", auto_offset_reset="none", request_timeout_ms=5000,
         metadata_max_age_ms=METADATA_MS,
     )  # fmt: skip
-    await producer.start()
-    await consumer.start()
+    async with asyncio.timeout(STALLED_S):
+        await producer.start()
+        await consumer.start()
     consumer.assign([place])
     note("assigned", "", source, 0)
     while not client.over.is_set():
@@ -71,10 +72,14 @@ async def carry(client: Client) -> None:
     await consumer.stop()
 
 
-if __name__ == "__main__":
-    this = Client()
+async def live(client: Client) -> None:
+    """Live once."""
     try:
-        asyncio.run(carry(this))
+        await carry(client)
     except (KafkaError, OSError, TimeoutError) as failure:
-        print(f"{this.name}-{this.life}: {failure!r}", file=sys.stderr, flush=True)
-        os._exit(FAILED)  # what it has in flight has no say in how it ends
+        print(f"{client.name}-{client.life}: {failure!r}", file=sys.stderr, flush=True)
+        os._exit(FAILED)  # here, where nobody waits for what it has in flight
+
+
+if __name__ == "__main__":
+    asyncio.run(live(Client()))

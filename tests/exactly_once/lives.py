@@ -68,6 +68,12 @@ class Program:
             self.failures += 1
         self._live_again()
 
+    def last_words(self, folder: Path) -> str:
+        """The ends of its log and of its history."""
+        files = self._log, folder / f"{self.name}-{self.life}.jsonl"
+        ends = [file.read_text(errors="replace").splitlines()[-3:] for file in files if file.exists()]
+        return f"{self.name}, life {self.life}, {self.failures} of which failed: {ends}"
+
     def kill(self) -> None:
         """SIGKILL, and the next life."""
         self.process.kill()
@@ -147,6 +153,10 @@ class Lives:
         for name in names:
             self.programs[name].end()
             del self.programs[name]
+
+    def last_words(self) -> str:
+        """What each program told last: in its log, and in its history."""
+        return "\n".join(program.last_words(self.folder) for program in self.programs.values())
 
     def told(self) -> dict[str, int]:
         """How many kills, failures and calls without an end there were."""

@@ -44,7 +44,7 @@ from broker.metadata_part import Around, MetadataPart
 from broker.network.cold import Warmer
 from broker.network.listener import Listener
 from broker.own_addresses import own_controller, registered
-from broker.process import new_loop, process_age_s
+from broker.process import end_tasks, new_loop, process_age_s
 from broker.quorum_settings import quorum_places
 from broker.reconfiguration import Reconfiguration
 from broker.security.authorizer import AllowAll, Authorizer
@@ -572,6 +572,7 @@ class Server:
         self._reconfiguration.stop_cleaners()
         self._worker.stop()
         self._loop.run_until_complete(asyncio.sleep(0))  # what the threads reported
+        end_tasks(self._loop)
         self._timer.stop()
         self._metadata_log.close()
         self._log_manager.shutdown(self._life.epoch)

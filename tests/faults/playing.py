@@ -67,15 +67,15 @@ class Run:
         self.done: Counter[str] = Counter()
 
     def play(self, count: int, until_s: float = float("inf")) -> None:
-        """So many faults, or until it is so late; then the end."""
+        """So many faults, or those that begin before it is so late, and one at least; then the end."""
         bootstrap = self._cluster.bootstrap
         make_topics(bootstrap, TOPICS, 3)
         begin_at_the_beginning(bootstrap, CARRIERS[2], SOURCE)
         with Lives(bootstrap, self._folder) as lives:
             self._employ(lives)
             self._see_progress(lives, "at the beginning")
-            for _ in range(count):
-                if time.monotonic() >= until_s:
+            for number in range(count):
+                if number and time.monotonic() >= until_s:
                     break
                 self._let_something_happen(lives)
                 look_for_anomalies(self._folder, AT_ANY_TIME)

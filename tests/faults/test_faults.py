@@ -21,7 +21,7 @@ from tests.faults.playing import Run, check, kept
 from tests.faults.views import Led, Quorum, View, why_no_quorum, why_not_one
 
 SEED = int(os.environ.get("CLUSTER_FAULTS_SEED") or random.randrange(2**32))
-SAMPLE_S = 10.0
+SAMPLE_S = 8.0
 SAMPLE = [name for name in FAULTS if name not in {"restarted in turns", "last in sync"}]
 """These two take long, or more than three nodes: `make cluster-faults` plays them."""
 

@@ -289,6 +289,7 @@ class Server:
             self._deadlines,
             self._clock,
             config.number("broker.heartbeat.interval.ms"),
+            config.number("initial.broker.registration.timeout.ms"),
         )
         channel, life = self._channel, self._life
         self._directory_requests = DirectoryRequests(channel, life, self._log_manager, config.node_id, self._clock)
@@ -420,7 +421,7 @@ class Server:
             _log.info("the controller listens on %s:%d", listener.host, listener.port)
         self._node.start()
         if "broker" in self._config.roles:
-            self._life.register()
+            self._life.start()
         else:
             self._begin()
 

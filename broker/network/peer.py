@@ -4,7 +4,8 @@ RULES    1. Every request is answered once: with the message that came, or with 
             ended, or when no answer came in time. A node that is silent for so long loses the connection.
          2. The first thing said on a connection is ApiVersions: a request leaves in the newest version that both know.
          3. After a failure the next request waits a little, so that a node that is down is not asked in a loop.
-         4. Who has closed it makes no connection any more, so that none is on its way when the loop ends.
+         4. A name that does not resolve is told of once, until the node has been reached: it may be a wrong one.
+         5. Who has closed it makes no connection any more, so that none is on its way when the loop ends.
 NOT HERE Who is asked for what, and asking again (`controller_channel.py`, `replication/`).
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -85,6 +87,7 @@ class Peer:
         self._failed_ms = -_BACKOFF_MS
         self._waiting: list[tuple[Message, Reply, int]] = []
         self._is_closed = False
+        self._is_unresolved = False
 
     def ask(self, request: Message, reply: Reply, timeout_ms: int | None = None) -> None:
         """Send a request; `reply` is called later, once (rule 1)."""
@@ -116,10 +119,14 @@ class Peer:
                 _, session = await self._loop.create_connection(lambda: _Session(self), address.host, address.port)
         except (OSError, TimeoutError) as error:
             _log.debug("node at %s cannot be reached: %s", address, error)
+            if isinstance(error, socket.gaierror) and address is not None and not self._is_unresolved:
+                self._is_unresolved = True
+                _log.warning("the name %s of another node does not resolve: %s", address.host, error.strerror)
             self._connecting = None
             self._fail()
             return
         self._connecting = None
+        self._is_unresolved = False
         self._session = session
         session.greet()
 

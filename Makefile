@@ -17,7 +17,9 @@ SOURCES := barnabas $(DAEMON) tests
 # Two processes on two cores; the tests of one file stay together, and so do their fixtures.
 PYTEST := $(BIN)/python -m pytest --verbose -rs --durations 10 --numprocesses 2 --dist loadfile
 
-.PHONY: help run demo test fuzz kill damage conformance exactly-once sim sim-coordinators sim-quorum compare-groups bench check fmt setup kafka-jars wheel clean
+SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
+
+.PHONY: help run demo test fuzz kill damage conformance exactly-once cluster-faults sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check fmt setup kafka-jars wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -43,20 +45,29 @@ damage: .venv/.test ## random damage to a stopped node, COUNT=100 times; SEED=..
 exactly-once: .venv/.test kafka-jars ## Kafka Streams and a consume-transform-produce loop, COUNT=100 kills each; SEED=... does it again
 	@exec $(BIN)/python -m tests.exactly_once --count $(COUNT) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+cluster-faults: .venv/.test kafka-jars ## COUNT=10 faults on real nodes in network namespaces (as root); SEED=... does it again; ARGS=--help lists more
+	@exec $(BIN)/python -m tests.faults $(if $(filter-out file,$(origin COUNT)),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 conformance: .venv/.test kafka-jars ## real clients of every language play the scenarios; writes docs/compatibility.md; ARGS=--kafka plays against Apache Kafka
 	@exec $(BIN)/python -m tests.conformance.suite $(ARGS)
 
 sim: .venv/.test ## storage on a simulated disk that loses power, SECONDS=60 long or HISTORIES=...; SEED=... plays one again
-	@exec $(BIN)/python -m tests.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
+	@exec $(BIN)/python -m tests.simulation $(SIMULATED)
 
 sim-coordinators: .venv/.test ## groups and transactions that crash between any two batches, SECONDS=60 long; SEED=... plays one again
-	@exec $(BIN)/python -m tests.simulation.coordinators $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+	@exec $(BIN)/python -m tests.simulation.coordinators $(SIMULATED)
 
 sim-quorum: .venv/.test ## elections and replication of the metadata log on nodes that crash and networks that fail, SECONDS=60 long; SEED=... plays one again
-	@exec $(BIN)/python -m tests.simulation.quorum $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+	@exec $(BIN)/python -m tests.simulation.quorum $(SIMULATED)
+
+sim-cluster: .venv/.test ## whole clusters on simulated disks, clocks and networks, SECONDS=60 long or HISTORIES=...; SEED=... plays one again
+	@exec $(BIN)/python -m tests.simulation.cluster $(SIMULATED)
 
 compare-groups: .venv/.test kafka-jars ## random lives of groups, step by step as Apache Kafka answers; ARGS="--lives 100 --seed ..." plays some again
 	@exec $(BIN)/python -m tests.scenarios.comparing $(ARGS)
+
+compare-decisions: .venv/.test kafka-jars ## random lives of clusters, each decision as Apache Kafka's controller takes it; ARGS="--lives 100 --seed ..." plays some again
+	@exec $(BIN)/python -m tests.conformance.deciding $(ARGS)
 
 bench: .venv/.test kafka-jars ## measure one node beside Apache Kafka; ARGS=help lists what else; not a test
 	@exec $(BIN)/python -m tests.benchmark $(ARGS)

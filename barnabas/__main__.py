@@ -5,7 +5,7 @@ RULES    1. A daemon verb runs in this process after the daemon's folder was put
          2. Nothing is imported before the verb is known: the start of the daemon pays for nothing else.
          3. Whoever starts a daemon for himself (`barnabas.Broker`) hands in the reading end of a pipe by its number in
             BARNABAS_PARENT_PIPE. When its writing end is gone, so is the daemon: first politely, then not.
-NOT HERE What the daemon's verbs do (`broker/cli.py`), what `pipeline` does (`barnabas/pipeline/command.py`).
+NOT HERE What the daemon's verbs do (`broker/cli.py`), the other verbs (the modules of FACE_VERBS).
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ import os
 import sys
 from importlib import import_module
 
-DAEMON_VERBS = ("serve", "doctor", "dump-log")
+DAEMON_VERBS = ("serve", "format", "doctor", "dump-log")
+FACE_VERBS = {
+    "cluster": "barnabas.cluster_command",
+    "health": "barnabas.health",
+    "pipeline": "barnabas.pipeline.command",
+}
 PARENT_PIPE = "BARNABAS_PARENT_PIPE"
 GRACE_S = 10.0
 
@@ -23,6 +28,9 @@ USAGE = """\
 usage: barnabas VERB [OPTION]...
 
   serve      run a broker in the foreground      barnabas serve --help
+  cluster    run several nodes on this machine   barnabas cluster --help
+  format     make a node's directories ready     barnabas format --help
+  health     ask whether a node answers          barnabas health --help
   doctor     check and repair data at rest       barnabas doctor --help
   dump-log   show what stands in log files       barnabas dump-log --help
   pipeline   run a Spark job on a broker         barnabas pipeline --help
@@ -37,9 +45,9 @@ def main(argv: list[str] | None = None) -> int:
     verb = args[0] if args else "--help"
     if verb in DAEMON_VERBS:
         return _run_daemon(args)
-    if verb == "pipeline":
-        exit_code: int = import_module("barnabas.pipeline.command").main(args[1:])
-        return exit_code
+    if verb in FACE_VERBS:
+        ended: int = import_module(FACE_VERBS[verb]).main(args[1:])
+        return ended
     if verb in {"--help", "-h", "help"}:
         sys.stdout.write(USAGE)
         return 0

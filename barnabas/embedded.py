@@ -77,6 +77,7 @@ class Broker:
         self.log_path = self._folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: int | None = None
+        self._log_end = 0
 
     def __enter__(self) -> Self:
         if self._process is None:
@@ -115,9 +116,14 @@ class Broker:
 
     def start(self) -> Self:
         """Start the daemon and wait until it answers requests."""
+        self.launch()
+        return self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start the daemon; `wait_until_ready` is to follow."""
         if self._process is not None:
             raise BrokerError(f"The broker is running already, as process {self._process.pid}.")
-        log_end = self.log_path.stat().st_size if self.log_path.exists() else 0
+        self._log_end = self.log_path.stat().st_size if self.log_path.exists() else 0
         read_end, write_end = os.pipe()
         try:
             with self.log_path.open("ab") as log:
@@ -136,12 +142,25 @@ class Broker:
             os.close(read_end)
         self._lifeline = write_end
         _running[self] = os.getpid()
+
+    def wait_until_ready(self) -> Self:
+        """Wait until the daemon that was launched answers requests; one that does not is ended."""
         try:
-            self._wait_until_ready(log_end)
+            self._read_ready_line(self._log_end)
         except BaseException:
             self._end(kill=True)
             raise
         return self
+
+    def signal(self, number: int) -> None:
+        """Send the daemon a signal, if it is there."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    @property
+    def exit_code(self) -> int | None:
+        """What the daemon ended with by itself; None while it runs, or when it was not started or was stopped."""
+        return None if self._process is None else self._process.poll()
 
     def stop(self) -> None:
         """Stop cleanly and wait; the data stay, and `start` finds them again."""
@@ -170,12 +189,13 @@ class Broker:
     def _command(self) -> list[str]:
         # -P: whatever lies in the working directory, it is not imported instead of the standard library or the daemon.
         command = [sys.executable, "-P", str(MAIN), "serve", "--data-dir", str(self.data_dir)]
-        command += ["--listen", self.bootstrap]
+        if "listeners" not in self.settings:
+            command += ["--listen", self.bootstrap]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         return command + self._arguments
 
-    def _wait_until_ready(self, log_end: int) -> None:
+    def _read_ready_line(self, log_end: int) -> None:
         process = self._process
         assert process is not None
         assert process.stdout is not None

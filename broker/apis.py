@@ -12,9 +12,11 @@ from collections.abc import Callable
 
 from broker.addresses import Addresses
 from broker.config import BrokerConfig
+from broker.controller_channel import ControllerChannel
 from broker.coordinators.assembly import Coordinators
 from broker.coordinators.groups import OFFSETS_TOPIC
 from broker.coordinators.transactions import TRANSACTIONS_TOPIC
+from broker.dynamic_settings import BrokerRules
 from broker.handlers import authentication, fetch, fetch_shortcut, offsets, produce, produce_shortcut, producer_ids
 from broker.handlers.admin import AdminHandlers
 from broker.handlers.api_versions import ApiVersionsHandler
@@ -23,32 +25,40 @@ from broker.handlers.configs import ConfigHandlers
 from broker.handlers.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.controller_apis import ControllerHandlers
 from broker.handlers.coordination import CoordinationHandlers
+from broker.handlers.deciding import Controller
 from broker.handlers.delete_records import DeleteRecordsHandler
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
+from broker.handlers.follower_calls import FollowerCalls
 from broker.handlers.group_offsets import GroupOffsetsHandlers
 from broker.handlers.log_dirs import LogDirsHandler
 from broker.handlers.metadata import MetadataHandlers
 from broker.handlers.offset_deletion import OffsetDeletionHandler
 from broker.handlers.offsets import OffsetsHandler
+from broker.handlers.own_settings import OwnSettings
 from broker.handlers.partition_transactions import PartitionTransactionsHandler
 from broker.handlers.produce import ProduceHandler
 from broker.handlers.producer_ids import ProducerIdsHandler
+from broker.handlers.raft_apis import RaftHandlers
 from broker.handlers.router import Router
 from broker.handlers.telemetry import TelemetryHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
 from broker.handlers.transactions import TransactionHandlers
 from broker.handlers.users import UserHandlers
+from broker.memory import memory_bytes
 from broker.security.authorizer import Authorizer
 from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ReceivedMetrics
+from broker.timer import SystemClock
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
-from replication.controller.controller import Controller
+from replication.backlog import Appends
 from replication.deadlines import Deadlines
 from replication.formatting import new_uuid
 from replication.image import MetadataImage
+from replication.metadata_node import MetadataNode
 from replication.purgatory import Purgatory
+from replication.read_places import ReadPlaces, by_backlog
 from replication.replica_manager import ReplicaManager
 
 _MINUTE_MS = 60_000
@@ -56,7 +66,8 @@ _MINUTE_MS = 60_000
 
 def client_apis(
     config: BrokerConfig,
-    controller: Controller,
+    node: MetadataNode,
+    channel: ControllerChannel,
     replicas: ReplicaManager,
     coordinators: Coordinators,
     purgatory: Purgatory,
@@ -68,12 +79,12 @@ def client_apis(
     """The table of a listener that clients connect to."""
 
     def image() -> MetadataImage:
-        return controller.image
+        return channel.image
 
     def create_topics(
         request: CreateTopicsRequest, wall_ms: int, reply: Callable[[CreateTopicsResponse], None]
     ) -> None:
-        controller.submit(request, wall_ms=wall_ms, reply=reply)
+        channel.submit(request, wall_ms=wall_ms, reply=reply)
 
     groups, transactions, admission, markers, ids, _ = coordinators
     internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}
@@ -86,16 +97,15 @@ def client_apis(
         auto_create=bool(config.value("auto.create.topics.enable")),
         internal_topics=by_name.get,
         partition_limit=config.number("max.request.partition.size.limit"),
-        soon=controller.soon,
+        soon=node.publisher.soon,
     )
-    sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
     offsets_partitions = config.number("offsets.topic.num.partitions")
     transacting = TransactionHandlers(transactions, groups, image, ids.take, authorizer, offsets_partitions)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     producing = ProduceHandler(replicas, purgatory.deadlines, admission, authorizer)
-    fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
-    return ApiVersionsHandler(controller).table_of(
+    fetching = _fetching(config, replicas, purgatory, authorizer)
+    return ApiVersionsHandler(node).table_of(
         [
             *produce.routes(producing, produce_shortcut.shortcuts(producing)),
             *fetch.routes(fetching, fetch_shortcut.shortcuts(fetching)),
@@ -111,10 +121,12 @@ def client_apis(
             *TransactionalOffsetsHandler(groups, admission, image, authorizer).routes(),
             *transacting.routes(),
             *PartitionTransactionsHandler(replicas, markers, authorizer).routes(),
-            *_admin(config, controller, authorizer, purgatory.deadlines).routes(),
+            *_admin(
+                config, channel, authorizer, purgatory.deadlines, OwnSettings(config.node_id, BrokerRules(config))
+            ).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
-            *ClusterHandlers(controller, authorizer).routes(),
-            *UserHandlers(controller, authorizer).routes(),
+            *ClusterHandlers(channel, authorizer, purgatory.deadlines).routes(),
+            *UserHandlers(channel, authorizer).routes(),
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
             *TelemetryHandlers(instances, received, config.number("telemetry.max.bytes")).routes(),
@@ -122,21 +134,41 @@ def client_apis(
     )
 
 
-def controller_apis(
-    config: BrokerConfig, controller: Controller, authorizer: Authorizer, deadlines: Deadlines
-) -> Router:
+def _fetching(
+    config: BrokerConfig, replicas: ReplicaManager, purgatory: Purgatory, authorizer: Authorizer
+) -> FetchHandler:
+    sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
+    replicas.on_leadership = FollowerCalls(sessions, purgatory.deadlines, SystemClock().mono_ms).led
+    fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
+    choose = config.read_places()
+    if choose is not None:
+        fetching.select_replica = ReadPlaces(replicas, choose).select
+        sessions.tells_watermarks = True
+        if choose is by_backlog:
+            replicas.appends = Appends(int(memory_bytes() * config.memory_ratio))
+    return fetching
+
+
+def controller_apis(config: BrokerConfig, node: MetadataNode, authorizer: Authorizer, deadlines: Deadlines) -> Router:
     """The table of a listener that the cluster's other nodes connect to."""
-    return ApiVersionsHandler(controller).table_of(
+    return ApiVersionsHandler(node).table_of(
         [
-            *ControllerHandlers(controller, authorizer).routes(),
-            *ClusterHandlers(controller, authorizer).routes(),
-            *_admin(config, controller, authorizer, deadlines).routes(),
+            *ControllerHandlers(node, authorizer).routes(),
+            *RaftHandlers(node.quorum, authorizer).routes(),
+            *ClusterHandlers(node, authorizer, deadlines).routes(),
+            *_admin(config, node, authorizer, deadlines).routes(),
             *authentication.routes(),
         ]
     )
 
 
-def _admin(config: BrokerConfig, controller: Controller, authorizer: Authorizer, deadlines: Deadlines) -> AdminHandlers:
+def _admin(
+    config: BrokerConfig,
+    controller: Controller,
+    authorizer: Authorizer,
+    deadlines: Deadlines,
+    own_settings: OwnSettings | None = None,
+) -> AdminHandlers:
     can_delete = bool(config.value("delete.topic.enable"))
     return AdminHandlers(
         config.node_id,
@@ -145,6 +177,7 @@ def _admin(config: BrokerConfig, controller: Controller, authorizer: Authorizer,
         authorizer,
         deletion_enabled=can_delete,
         deadlines=deadlines,
+        own_settings=own_settings,
     )
 
 

@@ -7,6 +7,7 @@ NOT HERE Reading files and deciding which value wins (`config.py`), topic settin
 
 from __future__ import annotations
 
+from replication.read_places import SELECTORS
 from storage.open_files import LEAST
 from storage.settings import MAX_INT, Kind, Setting, at_least, between, between_or, one_of, one_of_any_case
 
@@ -29,6 +30,11 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("barnabas.metrics.listener", Kind.STRING, "", None,
                 "Where the metrics that clients have reported of themselves are shown to Prometheus and to browsers, such "
                 "as HTTP://127.0.0.1:9464; nowhere when it is empty. Apache Kafka has no such setting."),
+        Setting("barnabas.replica.selector.memory.ratio", Kind.DOUBLE, "0.4", between(0, 1),
+                "With replica.selector.class=barnabas.BacklogReplicaSelector: consumers are sent to a follower for what "
+                "lies further back than this share of the memory. Apache Kafka has no such setting."),
+        Setting("auto.leader.rebalance.enable", Kind.BOOLEAN, "true", None,
+                "Whether partitions are led by their first replica again when it can."),
         Setting("broker.heartbeat.interval.ms", Kind.INT, "2000", None,
                 "How often a broker tells the controller that it lives."),
         Setting("broker.id", Kind.INT, "-1", None, "Old name of node.id."),
@@ -43,8 +49,20 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("compression.zstd.level", Kind.INT, "3", between(-131072, 22), _DEFAULT_OF_TOPICS),
         Setting("connections.max.idle.ms", Kind.LONG, "600000", None, "Idle connections are closed after this time."),
         Setting("controller.listener.names", Kind.LIST, None, None, "Listeners of the controller, by name."),
+        Setting("controller.quorum.auto.join.enable", Kind.BOOLEAN, "false", None,
+                "Whether a controller makes itself a voter of a quorum that can change."),
         Setting("controller.quorum.bootstrap.servers", Kind.LIST, "", None,
                 "Where controllers can be asked, for a quorum that can change."),
+        Setting("controller.quorum.election.backoff.max.ms", Kind.INT, "1000", None,
+                "Longest time that a candidate waits after a lost election."),
+        Setting("controller.quorum.election.timeout.ms", Kind.INT, "1000", None,
+                "How long a voter waits for a leader before it stands for election."),
+        Setting("controller.quorum.fetch.timeout.ms", Kind.INT, "2000", None,
+                "How long a voter goes without an answer of the leader before it stands for election."),
+        Setting("controller.quorum.request.timeout.ms", Kind.INT, "2000", None,
+                "How long another controller may take for an answer."),
+        Setting("controller.quorum.retry.backoff.ms", Kind.INT, "20", None,
+                "How long a replica of the metadata log waits before it asks again."),
         Setting("controller.quorum.voters", Kind.LIST, "", None,
                 "Controllers of a quorum that cannot change, as id@host:port."),
         Setting("cordoned.log.dirs", Kind.LIST, "", None,
@@ -87,6 +105,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("group.min.session.timeout.ms", Kind.INT, "6000", None,
                 "Shortest session timeout that a group member may ask for."),
         Setting("inter.broker.listener.name", Kind.STRING, None, None, "Listener that brokers use among themselves."),
+        Setting("leader.imbalance.check.interval.seconds", Kind.LONG, "300", at_least(1),
+                "How often the controller moves leaders back to the first replicas."),
         Setting("listener.security.protocol.map", Kind.STRING,
                 "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", None,
                 "Security protocol of each listener name."),
@@ -161,6 +181,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "Largest file of the metadata log."),
         Setting("metadata.log.segment.ms", Kind.LONG, "604800000", at_least(1),
                 "Longest time that one file of the metadata log is written to."),
+        Setting("metadata.max.idle.interval.ms", Kind.INT, "500", at_least(0),
+                "How often the active controller writes that it lives; 0 is never."),
         Setting("metadata.max.retention.bytes", Kind.LONG, "104857600", None,
                 "Above this size of the metadata log and its snapshots the oldest go, never the newest snapshot."),
         Setting("metadata.max.retention.ms", Kind.LONG, "604800000", None,
@@ -168,6 +190,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("min.insync.replicas", Kind.INT, "1", at_least(1), _DEFAULT_OF_TOPICS),
         Setting("node.id", Kind.INT, None, at_least(0), "Number of this node, unique in the cluster."),
         Setting("num.partitions", Kind.INT, "1", at_least(1), "Partitions of a topic that does not say."),
+        Setting("num.replica.fetchers", Kind.INT, "1", at_least(1),
+                "Connections over which a follower fetches from each leader, each for its share of the partitions."),
         Setting("offset.metadata.max.bytes", Kind.INT, "4096", None,
                 "Longest text that a member may keep beside a committed offset."),
         Setting("offsets.commit.timeout.ms", Kind.INT, "5000", at_least(1),
@@ -187,10 +211,23 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("producer.id.expiration.ms", Kind.INT, "86400000", at_least(1),
                 "How long an idle producer's sequence numbers are remembered."),
         Setting("queued.max.request.bytes", Kind.LONG, "-1", None, "Most bytes of requests waiting; -1 is no limit."),
+        Setting("replica.fetch.backoff.ms", Kind.INT, "1000", at_least(0),
+                "How long a partition that could not be fetched from its leader is left out."),
+        Setting("replica.fetch.max.bytes", Kind.INT, "1048576", at_least(0),
+                "Most bytes that a follower fetches of one partition at a time; a larger batch comes whole."),
+        Setting("replica.fetch.min.bytes", Kind.INT, "1", None, "Fewest bytes that a follower waits for."),
+        Setting("replica.fetch.response.max.bytes", Kind.INT, "10485760", at_least(0),
+                "Most bytes that a follower fetches at a time."),
+        Setting("replica.fetch.wait.max.ms", Kind.INT, "500", None, "How long a follower's fetch may wait for records."),
         Setting("replica.high.watermark.checkpoint.interval.ms", Kind.LONG, "5000", None,
                 "How often high watermarks are written down."),
         Setting("replica.lag.time.max.ms", Kind.LONG, "30000", None,
                 "Time after which a follower that has not caught up leaves the ISR."),
+        Setting("replica.selector.class", Kind.STRING, None, one_of(*SELECTORS),
+                "Which replica consumers are told to read from: the leader, the one in their rack (KIP-392), or a follower "
+                "for what the leader's memory does not hold any more."),
+        Setting("replica.socket.timeout.ms", Kind.INT, "30000", None, "How long a leader may take for an answer."),
+        Setting("request.timeout.ms", Kind.INT, "30000", None, "How long another broker may take for an answer."),
         Setting("socket.listen.backlog.size", Kind.INT, "50", at_least(1),
                 "Connections that the kernel keeps waiting to be accepted."),
         Setting("socket.receive.buffer.bytes", Kind.INT, "102400", None,
@@ -219,6 +256,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("transactional.id.expiration.ms", Kind.INT, "604800000", at_least(1),
                 "How long an idle transactional id is remembered."),
         Setting("unclean.leader.election.enable", Kind.BOOLEAN, "false", None, _DEFAULT_OF_TOPICS),
+        Setting("unclean.leader.election.interval.ms", Kind.LONG, "300000", at_least(1),
+                "How often partitions without a leader are looked for whose topics allow unclean elections."),
     )
 }  # fmt: skip
 

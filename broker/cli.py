@@ -8,12 +8,17 @@ NOT HERE Verbs that need no daemon (`barnabas/`), what a broker is made of (`ser
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, TypeVar
 
 import click
 
-from broker.config import ConfigError, load_config
+from broker.config import BrokerConfig, ConfigError, load_config
+from broker.founding import founding
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _Verbs(click.Group):
@@ -34,6 +39,30 @@ class _Verbs(click.Group):
         return {"doctor": commands.doctor, "dump-log": commands.dump_log}[cmd_name]
 
 
+_FOUNDING: Final = (
+    click.option("-t", "--cluster-id", metavar="ID", help="The cluster that empty directories are formatted for."),
+    click.option("-s", "--standalone", is_flag=True, help="Begin the quorum with this controller alone."),
+    click.option(
+        "-I",
+        "--initial-controllers",
+        metavar="ID@HOST:PORT:DIRECTORY,...",
+        help="Begin the quorum with these controllers; all nodes need the same list.",
+    ),
+    click.option("-N", "--no-initial-controllers", is_flag=True, help="The quorum begins on other nodes."),
+    click.option("-r", "--release-version", "release", metavar="VERSION", help="The levels of a release of Kafka."),
+    click.option(
+        "-f", "--feature", "features", metavar="FEATURE=LEVEL", multiple=True, help="A level; may be repeated."
+    ),
+)
+
+
+def _founding_options(command: _Command) -> _Command:
+    """How empty directories are formatted, in the words of kafka-storage format."""
+    for option in reversed(_FOUNDING):
+        command = option(command)
+    return command
+
+
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 def daemon() -> None:
     """The daemon of Barnabas, a Kafka-protocol broker."""
@@ -46,33 +75,87 @@ def daemon() -> None:
     "--listen", metavar="HOST:PORT", help="Where clients connect [default: 127.0.0.1:9092]; port 0 picks one."
 )
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One more setting; may be repeated.")
-def serve(config_file: str | None, data_dir: str | None, listen: str | None, settings: tuple[str, ...]) -> None:
-    """Run one broker until SIGTERM or SIGINT."""
+@click.option("--environment", "is_contained", is_flag=True, help="Settings from KAFKA_... too, as in a container.")
+@_founding_options
+def serve(
+    config_file: str | None,
+    data_dir: str | None,
+    listen: str | None,
+    settings: tuple[str, ...],
+    *,
+    is_contained: bool,
+    **options: Any,
+) -> None:
+    """Run one node until SIGTERM or SIGINT. Empty directories are formatted first."""
     from broker.server import StartError, run  # noqa: PLC0415  # `--help` need not load the daemon
 
     _log_to_standard_error()
     try:
-        config = load_config(config_file, _overrides(config_file, data_dir, settings), listen)
-        run(config)
+        if is_contained:
+            config, options["cluster_id"] = _contained(config_file, data_dir, settings, listen, options["cluster_id"])
+        else:
+            config = load_config(config_file, _overrides(config_file, data_dir, settings), listen)
+        run(config, founding(**options))
     except (ConfigError, StartError) as error:
         click.echo(f"barnabas: {error}", err=True)
         sys.exit(1)
 
 
+@daemon.command("format")
+@click.option("-c", "--config", "config_file", metavar="FILE", help="Settings file with Kafka's names.")
+@click.option("--data-dir", metavar="DIR", help="Where the logs are kept [default: ./barnabas-data].")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One more setting; may be repeated.")
+@_founding_options
+@click.option("-g", "--ignore-formatted", is_flag=True, help="Leave formatted directories alone.")
+def format_(
+    config_file: str | None, data_dir: str | None, settings: tuple[str, ...], *, ignore_formatted: bool, **options: Any
+) -> None:
+    """Make the directories of a node ready, as kafka-storage does. `serve` does the same by itself."""
+    from broker.tools.formatting import format_node  # noqa: PLC0415
+    from replication.formatting import UnusableDirectory  # noqa: PLC0415
+    from storage.disk import StorageError  # noqa: PLC0415
+
+    try:
+        config = load_config(config_file, _overrides(config_file, data_dir, settings))
+        for sentence in format_node(config, founding(**options), ignore_formatted=ignore_formatted):
+            click.echo(sentence)
+    except (ConfigError, UnusableDirectory, StorageError) as error:
+        click.echo(f"barnabas: {error}", err=True)
+        sys.exit(1)
+
+
+def _contained(
+    config_file: str | None, data_dir: str | None, settings: tuple[str, ...], listen: str | None, cluster_id: str | None
+) -> tuple[BrokerConfig, str]:
+    """The settings of a node in a container, the command line's over the environment's, and its cluster."""
+    from broker.environment import from_environment  # noqa: PLC0415  # nobody else needs it
+
+    found = from_environment(os.environ)
+    file = config_file or found.file
+    given = {**found.settings, **_given(data_dir, settings)}
+    return load_config(file, given, listen, is_bare=not found.is_quick), cluster_id or found.cluster_id
+
+
 def _overrides(config_file: str | None, data_dir: str | None, settings: tuple[str, ...]) -> dict[str, str]:
-    overrides = {}
-    for text in settings:
-        name, separator, value = text.partition("=")
-        if not separator or not name.strip():
-            raise ConfigError(f"--set {text}: give it as name=value")
-        overrides[name.strip()] = value.strip()
-    if data_dir is not None:
-        overrides["log.dirs"] = data_dir
-    elif config_file is None and not {"log.dir", "log.dirs"} & overrides.keys():
+    overrides = _given(data_dir, settings)
+    if config_file is None and not {"log.dir", "log.dirs"} & overrides.keys():
         overrides["log.dirs"] = "barnabas-data"
     if config_file is None and "listeners" not in overrides:
         overrides["listeners"] = "PLAINTEXT://127.0.0.1:9092"
     return overrides
+
+
+def _given(data_dir: str | None, settings: tuple[str, ...]) -> dict[str, str]:
+    """What the command line sets."""
+    given = {}
+    for text in settings:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise ConfigError(f"--set {text}: give it as name=value")
+        given[name.strip()] = value.strip()
+    if data_dir is not None:
+        given["log.dirs"] = data_dir
+    return given
 
 
 class _OneLine(logging.Formatter):

@@ -18,9 +18,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.broker_settings import BROKER_SETTINGS
+from broker.listener_rules import Listening, wrong_listeners
 from broker.unused_settings import unused_settings
-from replication.metadata_log import METADATA_LOG_CONFIG
+from replication.controller.recurring import Intervals
+from replication.fetcher import FetchSettings
 from replication.metadata_snapshots import SnapshotSettings
+from replication.metadata_start import METADATA_LOG_CONFIG
+from replication.raft.standing import QuorumTimes
+from replication.read_places import SELECTORS, Choose
 from storage.compaction.job import Resources
 from storage.log_config import LogConfig, log_config
 from storage.settings import MAX_INT, BadSetting, Setting, Value, parse
@@ -121,6 +126,12 @@ class BrokerConfig:
         return value if isinstance(value, str) else self.log_dirs[0]
 
     @cached_property
+    def roles(self) -> frozenset[str]:
+        """What this node is: broker, controller or both."""
+        value = self.value("process.roles")
+        return frozenset(value) if isinstance(value, list) and value else frozenset({"broker", "controller"})
+
+    @cached_property
     def listeners(self) -> list[Endpoint]:
         """The addresses that clients may connect to: those of `listeners` that are not the controller's."""
         return [endpoint for endpoint in self._all_listeners if endpoint.name not in self.controller_listener_names]
@@ -152,6 +163,18 @@ class BrokerConfig:
     def _all_listeners(self) -> list[Endpoint]:
         return _endpoints("listeners", self.value("listeners"))
 
+    def listening(self) -> Listening:
+        """What is said of all listeners together."""
+        return Listening(
+            self.roles,
+            self.listeners,
+            self.controller_listeners,
+            self.controller_listener_names,
+            self.advertised_listeners,
+            self.inter_broker_listener,
+            bool(self.value("controller.quorum.voters") or self.value("controller.quorum.bootstrap.servers")),
+        )
+
     def socket_settings(self) -> SocketSettings:
         """The settings of sockets."""
         return SocketSettings(
@@ -169,6 +192,54 @@ class BrokerConfig:
         value = self.value("cordoned.log.dirs")
         assert isinstance(value, list)
         return self.log_dirs if value == [_ALL] else value
+
+    @cached_property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener that brokers use among themselves."""
+        value = self.value("inter.broker.listener.name")
+        if isinstance(value, str):
+            return value
+        return self.listeners[0].name if self.listeners else "PLAINTEXT"
+
+    def fetch_settings(self) -> FetchSettings:
+        """How a follower fetches."""
+        return FetchSettings(
+            wait_max_ms=self.number("replica.fetch.wait.max.ms"),
+            min_bytes=self.number("replica.fetch.min.bytes"),
+            max_bytes=self.number("replica.fetch.max.bytes"),
+            response_max_bytes=self.number("replica.fetch.response.max.bytes"),
+            backoff_ms=self.number("replica.fetch.backoff.ms"),
+        )
+
+    def read_places(self) -> Choose | None:
+        """Who says from which replica a consumer had better read; None: from the leader."""
+        return SELECTORS.get(str(self.value("replica.selector.class")))
+
+    @property
+    def memory_ratio(self) -> float:
+        """So much of the memory may lie behind a record that is read from the leader."""
+        value = self.value("barnabas.replica.selector.memory.ratio")
+        assert isinstance(value, float)
+        return value
+
+    def quorum_times(self) -> QuorumTimes:
+        """How long a replica of the metadata log waits."""
+        return QuorumTimes(
+            election_timeout_ms=self.number("controller.quorum.election.timeout.ms"),
+            fetch_timeout_ms=self.number("controller.quorum.fetch.timeout.ms"),
+            election_backoff_max_ms=self.number("controller.quorum.election.backoff.max.ms"),
+            request_timeout_ms=self.number("controller.quorum.request.timeout.ms"),
+            retry_backoff_ms=self.number("controller.quorum.retry.backoff.ms"),
+        )
+
+    def controller_intervals(self) -> Intervals:
+        """How often the active controller does what nobody asks for."""
+        balances = bool(self.value("auto.leader.rebalance.enable"))
+        return Intervals(
+            balance_ms=self.number("leader.imbalance.check.interval.seconds") * 1000 if balances else None,
+            unclean_ms=self.number("unclean.leader.election.interval.ms"),
+            sign_ms=self.number("metadata.max.idle.interval.ms") or None,
+        )
 
     def metadata_log_config(self) -> LogConfig:
         """What the metadata log obeys."""
@@ -209,18 +280,21 @@ class BrokerConfig:
         )
 
 
-def load_config(path: str | None, overrides: Mapping[str, str], listen: str | None = None) -> BrokerConfig:
+def load_config(
+    path: str | None, overrides: Mapping[str, str], listen: str | None = None, *, is_bare: bool = False
+) -> BrokerConfig:
     """Read a settings file (None: the quick start's settings) and lay the command line's values over it.
 
     Args:
         path: of the file.
         overrides: settings by name.
         listen: the address for clients; the controller's listeners stay as they are.
+        is_bare: no file does not mean the quick start's settings, but Kafka's defaults.
 
     Raises:
         ConfigError: a file that cannot be read, a line that is none, a value that is not allowed.
     """
-    texts = dict(QUICK_START) if path is None else {}
+    texts = dict(QUICK_START) if path is None and not is_bare else {}
     origin = dict.fromkeys(texts, "the built-in settings")
     if path is not None:
         for name, text, line in _read_properties(path):
@@ -240,9 +314,7 @@ def load_config(path: str | None, overrides: Mapping[str, str], listen: str | No
             f"{e.name}://{f'[{e.host}]' if ':' in e.host else e.host}:{e.port}" for e in config.controller_listeners
         ]
         config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *kept])})
-    _check_listeners(config)
-    _check_quorum(config)
-    found = contradiction(config)
+    found = wrong_listeners(config.listening()) or contradiction(config)
     if found is not None:
         raise ConfigError(found)
     return config
@@ -258,6 +330,7 @@ def _check(setting: Setting, text: str, origin: str) -> None:
 def contradiction(config: BrokerConfig) -> str | None:
     """What settings cannot mean, or not together, though each is of its kind; in Kafka's words."""
     for look in (
+        _look_at_metrics,
         _look_at_rolling,
         _look_at_retention,
         _look_at_the_cleaner,
@@ -267,6 +340,12 @@ def contradiction(config: BrokerConfig) -> str | None:
         found = look(config)
         if found is not None:
             return found
+    return None
+
+
+def _look_at_metrics(config: BrokerConfig) -> str | None:
+    if config.metrics_listener is not None and config.metrics_listener.name != "HTTP":
+        return "barnabas.metrics.listener: it speaks HTTP and nothing else, such as HTTP://127.0.0.1:9464"
     return None
 
 
@@ -317,31 +396,6 @@ def _look_at_consumer_groups(config: BrokerConfig) -> str | None:
     if config.number(heartbeat) >= config.number(session):
         return f"{heartbeat} must be less than {session}"
     return None
-
-
-def _check_listeners(config: BrokerConfig) -> None:
-    names = [endpoint.name for endpoint in config.listeners + config.controller_listeners]
-    if config.metrics_listener is not None and config.metrics_listener.name != "HTTP":
-        raise ConfigError("barnabas.metrics.listener: it speaks HTTP and nothing else, such as HTTP://127.0.0.1:9464")
-    if len(set(names)) != len(names):
-        raise ConfigError("listeners: each listener needs a name of its own")
-    if not config.listeners:
-        raise ConfigError("listeners: there is none that clients could connect to, such as PLAINTEXT://127.0.0.1:9092")
-    unknown = set(config.advertised_listeners) - set(names)
-    if unknown:
-        raise ConfigError(f"advertised.listeners: {', '.join(sorted(unknown))} is not among the listeners")
-
-
-def _check_quorum(config: BrokerConfig) -> None:
-    """A new directory of a static quorum does not say who else votes: only the setting does."""
-    voters = config.value("controller.quorum.voters")
-    assert isinstance(voters, list)
-    others = [voter for voter in voters if voter.partition("@")[0].strip() != str(config.node_id)]
-    if others:
-        raise ConfigError(
-            f"controller.quorum.voters names {others[0]}, and this is node {config.node_id}: this broker leads the "
-            "metadata quorum alone"
-        )
 
 
 def _endpoints(name: str, value: Value) -> list[Endpoint]:

@@ -1,4 +1,4 @@
-"""Tells the controller in which log directory replicas lie, and which directories failed (AssignReplicasToDirs, in process).
+"""Tells the controller in which log directory replicas lie, and which directories failed (AssignReplicasToDirs).
 
 RULES    1. A replica is told of when it lies elsewhere than the metadata say, or they do not say: when it is made, when it has
             moved, and at the start, since a crash may have come between. So a directory that is not there at a later start
@@ -13,7 +13,8 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from broker.timer import SystemClock
+from broker.controller_channel import ControllerChannel
+from broker.life import BrokerLife
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import (
     AssignReplicasToDirsDirectory,
@@ -22,9 +23,9 @@ from protocol.messages.quorum import (
     AssignReplicasToDirsResponse,
     AssignReplicasToDirsTopic,
 )
-from replication.controller.controller import Controller
 from replication.image import MetadataImage, PartitionState
 from replication.partition import Partition
+from replication.quorum import Clock
 from replication.record_versions import WITH_DIRECTORIES
 from storage.log_manager import LogManager
 
@@ -39,8 +40,11 @@ _Places = dict[bytes, dict[bytes, list[int]]]
 class DirectoryRequests:
     """What one broker has to tell."""
 
-    def __init__(self, controller: Controller, log_manager: LogManager, broker_id: int, clock: SystemClock) -> None:
-        self._controller = controller
+    def __init__(
+        self, channel: ControllerChannel, life: BrokerLife, log_manager: LogManager, broker_id: int, clock: Clock
+    ) -> None:
+        self._channel = channel
+        self._life = life
         self._log_manager = log_manager
         self._broker_id = broker_id
         self._clock = clock
@@ -64,19 +68,19 @@ class DirectoryRequests:
 
     def tell(self, partition: Partition) -> None:
         """Tell where a partition lies that has moved."""
-        for _ in self.check([partition], self._controller.image):
+        for _ in self.check([partition], self._channel.image):
             pass
 
     def failed(self, directory: str) -> None:
         """Tell that a log directory is out of service."""
-        self._controller.directories_failed([self._log_manager.directory_ids[directory]], wall_ms=self._clock.wall_ms())
+        self._life.failed(self._log_manager.directory_ids[directory])
 
     def _tell(self, places: _Places) -> None:
         if not places:
             return
         request = AssignReplicasToDirsRequest(
             broker_id=self._broker_id,
-            broker_epoch=self._controller.broker_epoch,
+            broker_epoch=self._life.epoch,
             directories=[
                 AssignReplicasToDirsDirectory(
                     id=place,
@@ -91,7 +95,7 @@ class DirectoryRequests:
                 for place, topics in places.items()
             ],
         )
-        self._controller.submit(request, wall_ms=self._clock.wall_ms(), reply=_answered)
+        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=_answered)
 
 
 def _state_of(partition: Partition, image: MetadataImage) -> PartitionState | None:

@@ -27,9 +27,9 @@ NOT_IN_FILES: dict[str, Setting] = {
     setting.name: setting
     for setting in (
         Setting("follower.replication.throttled.rate", Kind.LONG, None, at_least(0),
-                "Most bytes a second that throttled followers fetch. Has no effect in this broker."),
+                "Most bytes a second that throttled followers fetch."),
         Setting("leader.replication.throttled.rate", Kind.LONG, None, at_least(0),
-                "Most bytes a second that throttled followers are sent. Has no effect in this broker."),
+                "Most bytes a second that throttled followers are sent."),
         Setting(MOVE_RATE, Kind.LONG, None, at_least(0),
                 "Most bytes a second that are copied while replicas move between log directories."),
     )

@@ -7,7 +7,6 @@ NOT HERE What each of these means (`storage/log_manager.py`, `replication/replic
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,12 +14,13 @@ from typing import Final
 
 from broker.config import BrokerConfig
 from broker.network.listener import Listener
-from broker.timer import SystemClock
 from replication.compactor import Compactor
-from replication.controller.controller import Controller
 from replication.deadlines import Deadline, Deadlines
 from replication.metadata_snapshots import MetadataSnapshots
+from replication.publisher import Publisher
+from replication.quorum import Clock
 from replication.replica_manager import ReplicaManager
+from replication.turns import Soon
 from replication.work import Worker
 from storage.disk import StorageError
 from storage.log import Log
@@ -47,22 +47,22 @@ class Housekeeping:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        soon: Soon,
         config: BrokerConfig,
         log_manager: LogManager,
         replicas: ReplicaManager,
-        controller: Controller,
+        publisher: Publisher,
         snapshots: MetadataSnapshots,
         compactor: Compactor,
         worker: Worker,
         deadlines: Deadlines,
-        clock: SystemClock,
+        clock: Clock,
     ) -> None:
-        self._loop = loop
+        self._soon = soon
         self._config = config
         self._log_manager = log_manager
         self._replicas = replicas
-        self._controller = controller
+        self._publisher = publisher
         self._snapshots = snapshots
         self._compactor = compactor
         self._worker = worker
@@ -150,7 +150,7 @@ class Housekeeping:
             self._after(interval_ms, lambda: self._retain(interval_ms))
         else:
             self._replicas.log_start_moved(log.topic, log.partition)
-            self._loop.call_soon(self._retain_next, steps, interval_ms)
+            self._soon(partial(self._retain_next, steps, interval_ms))
 
     def _expire_producers(self) -> None:
         self._log_manager.expire_producers(self._clock.wall_ms())
@@ -175,7 +175,7 @@ class Housekeeping:
 
     # ------------------------------------------------------------ metadata
     def _look_for_snapshot(self) -> None:
-        image, wall_ms = self._controller.image, self._clock.wall_ms()
+        image, wall_ms = self._publisher.image, self._clock.wall_ms()
         reason = self._snapshots.why_due(image, wall_ms)
         if reason is not None:
             _log.info("taking a snapshot of the metadata: %s", reason)
@@ -184,7 +184,7 @@ class Housekeeping:
     def _go_on(self, steps: Iterator[None]) -> None:
         """A step for each turn of the loop (rule 2)."""
         if not self._is_stopped and next(steps, _ENDED) is not _ENDED:
-            self._loop.call_soon(self._go_on, steps)
+            self._soon(partial(self._go_on, steps))
 
     # ------------------------------------------------------------ peers
     def _check_isrs(self) -> None:

@@ -17,12 +17,15 @@ from broker.coordinators.assembly import Coordinators, consumer_settings
 from broker.dynamic_settings import MOVE_RATE, with_changes
 from broker.helper import HelperCleaner
 from broker.housekeeping import Housekeeping
+from broker.life import BrokerLife
 from broker.network.listener import Listener
 from broker.timer import SystemClock
 from replication.compactor import Compactor
-from replication.controller.controller import Controller
 from replication.image import Changes, MetadataImage, ResourceType
 from replication.moves import Moves
+from replication.publisher import Publisher
+from replication.replica_manager import ReplicaManager
+from replication.replication_throttle import FOLLOWER, LEADER, rate_setting
 from storage.log_manager import LogManager
 
 
@@ -35,7 +38,9 @@ class Reconfiguration:
         started_with: BrokerConfig,
         listeners: Sequence[Listener],
         log_manager: LogManager,
-        controller: Controller,
+        replicas: ReplicaManager,
+        publisher: Publisher,
+        life: BrokerLife,
         moves: Moves,
         compactor: Compactor,
         housekeeping: Housekeeping,
@@ -46,7 +51,8 @@ class Reconfiguration:
         self._started_with = started_with
         self._listeners = listeners
         self._log_manager = log_manager
-        self._controller = controller
+        self._replicas = replicas
+        self._life = life
         self._moves = moves
         self._compactor = compactor
         self._housekeeping = housekeeping
@@ -54,7 +60,7 @@ class Reconfiguration:
         self._clock = clock
         self._cleaners: list[HelperCleaner] = []
         self._cleaner_settings: CleanerSettings | None = None
-        self._tell(controller.image)
+        self._tell(publisher.image)
 
     def image_changed(self, image: MetadataImage, changes: Changes) -> None:
         """Settings may have changed."""
@@ -62,7 +68,7 @@ class Reconfiguration:
             cordoned = self._log_manager.cordoned
             self._tell(image)
             if self._log_manager.cordoned != cordoned:
-                self._controller.cordon(self.cordoned_ids(), wall_ms=self._clock.wall_ms())
+                self._life.tell()
 
     def cordoned_ids(self) -> tuple[bytes, ...]:
         """The log directories that take no new replicas, by their ids."""
@@ -81,8 +87,13 @@ class Reconfiguration:
         self._log_manager.producer_expiration_ms = config.number("producer.id.expiration.ms")
         self._log_manager.deletion_delay_ms = config.number("log.segment.delete.delay.ms")
         self._log_manager.cordoned = frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs())
-        rate = float(config.given.get(MOVE_RATE, "inf"))
-        self._moves.throttle.set_rate(rate, self._clock.mono_ms())
+        mono_ms = self._clock.mono_ms()
+        for throttle, setting in (
+            (self._moves.throttle, MOVE_RATE),
+            (self._replicas.leader_throttle, rate_setting(LEADER)),
+            (self._replicas.follower_throttle, rate_setting(FOLLOWER)),
+        ):
+            throttle.set_rate(float(config.given.get(setting, "inf")), mono_ms)
         self._housekeeping.reconfigure(config)
         self._coordinators.settings_of_groups.broker = consumer_settings(config)
         self._coordinators.admission.does_verify = bool(config.value("transaction.partition.verification.enable"))

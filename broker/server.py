@@ -5,7 +5,8 @@ RULES    1. The order of starting: bind, know or format the directories, lock th
             nothing of an existing directory is changed by it.
          2. A log directory whose disk has failed is done without, and said so; the one that holds the metadata log ends the
             node, and so does the last one.
-         3. The order of stopping: no new requests, tell the controller, finish the slow work, close the logs durably.
+         3. The order of stopping: tell the controller, and serve until it says that nobody needs this broker; no new requests,
+            finish the slow work, close the logs durably.
          4. News from below travels through callbacks that are set here and nowhere else.
 NOT HERE Handlers (`apis.py`), recurring work (`housekeeping.py`), settings (`config.py`).
 """
@@ -15,31 +16,36 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import random
 import secrets
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from broker.addresses import Addresses
 from broker.apis import client_apis, controller_apis
-from broker.config import BrokerConfig, Endpoint
+from broker.brokers import Brokers
+from broker.config import BrokerConfig, ConfigError, Endpoint
 from broker.coordinators.assembly import coordinators
 from broker.coordinators.producer_ids import ProducerIds
 from broker.descriptors import OTHERS, SETTING, make_room, raise_limit, share_out
 from broker.directory_requests import DirectoryRequests
-from broker.dynamic_settings import BrokerRules
+from broker.fetchers import Fetchers
+from broker.founding import Founding
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.log_dirs import LogDirsHandler
+from broker.home import take_directories
 from broker.housekeeping import Housekeeping
 from broker.isr_requests import IsrRequests
+from broker.life import BrokerLife
+from broker.metadata_part import Around, MetadataPart
 from broker.network.cold import Warmer
 from broker.network.listener import Listener
+from broker.own_addresses import own_controller, registered
+from broker.process import end_tasks, new_loop, process_age_s
+from broker.quorum_settings import quorum_places
 from broker.reconfiguration import Reconfiguration
 from broker.security.authorizer import AllowAll, Authorizer
 from broker.telemetry.page import MetricsPage
@@ -50,37 +56,28 @@ from broker.workers import ThreadWorker
 from protocol.errors import KafkaError
 from replication.compactor import Compactor
 from replication.controller.brokers import Registration
-from replication.controller.controller import Controller
-from replication.controller.environment import Environment
 from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
+from replication.following import Following
 from replication.formatting import (
     ControllerEndpoint,
-    Identity,
     UnusableDirectory,
-    format_directories,
-    identify,
-    new_uuid,
 )
 from replication.image import Changes, MetadataImage
-from replication.image import Endpoint as RegisteredEndpoint
-from replication.metadata_log import open_metadata_log
-from replication.metadata_loss import refuse_a_loss
 from replication.metadata_records import UnreadableMetadata
-from replication.metadata_replay import Replayed, read_metadata
+from replication.metadata_replay import Replayed
 from replication.metadata_snapshots import MetadataSnapshots
+from replication.metadata_start import open_metadata_log
 from replication.moves import Moves
+from replication.partition import Partition
 from replication.purgatory import Purgatory
 from replication.replica_manager import ReplicaManager
-from storage.directory_locks import lock_directories
 from storage.disk import Disk, Lock, StorageError
 from storage.log_config import log_config
 from storage.log_manager import LogManager
 
 _log = logging.getLogger("barnabas")
 
-_PLAINTEXT = 0
-_CONTROLLER_PORT = 9093
 _SWITCH_S = 0.0005
 """How long a thread may keep the interpreter while the loop wants it; Python's 5 ms would be felt in every tail."""
 
@@ -92,29 +89,33 @@ _FREEZE_EVERY = 1024
 
 _OFFLINE = "log directory %s is offline: %s"
 _NAMED = 20
+_LEAVE_MS = 30_000
+"""How long the controller may take to find other leaders for what is led here."""
+_ALONE_MS = 1_500
+"""How long a node that leaves waits for the quorum to elect somebody."""
 
 
 class StartError(Exception):
     """The broker cannot start; the message is a sentence for the command line."""
 
 
-def run(config: BrokerConfig) -> None:
-    """Run one node until SIGTERM or SIGINT.
+def run(config: BrokerConfig, founding: Founding) -> None:
+    """Run one node until SIGTERM or SIGINT; `founding` is for directories that are to be formatted.
 
     Raises:
         StartError: it cannot start, or its metadata log failed later on.
     """
     sys.setswitchinterval(_SWITCH_S)
     gc.disable()  # making the parts drops nothing that a collection could find; `ready` turns it on
-    loop = _new_loop()
+    loop = new_loop()
     asyncio.set_event_loop(loop)
-    server = Server(config, loop)
+    server = Server(config, loop, founding=founding)
 
     def ready() -> None:
-        listener = server.listeners[0]
+        listener = (server.listeners or server.controller_listeners)[0]
         host = listener.host or "0.0.0.0"  # noqa: S104
         shown = f"[{host}]" if ":" in host else host
-        seconds = _process_age_s()
+        seconds = process_age_s()
         sys.stdout.write(f"barnabas ready on {shown}:{listener.port} (node {config.node_id}, {seconds:.2f} s)\n")
         sys.stdout.flush()
         gc.freeze()
@@ -141,31 +142,19 @@ def _taken(endpoint: Endpoint, error: OSError, which: str) -> StartError:
     )
 
 
-def _process_age_s() -> float:
-    """Seconds since this process was started, the interpreter's own start included."""
-    try:
-        with open("/proc/self/stat", "rb") as stat:
-            ticks = int(stat.read().rsplit(b")", 1)[1].split()[19])
-    except OSError:  # no Linux
-        return time.process_time()
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop  # noqa: PLC0415  # not everywhere
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
 class Server:
     """One node: broker and controller."""
 
     def __init__(
-        self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, authorizer: Authorizer | None = None
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        authorizer: Authorizer | None = None,
+        founding: Founding | None = None,
     ) -> None:
         self._config = config
+        self._founding = founding or Founding()
+        self._places = quorum_places(config)
         self._shares = share_out(raise_limit(), config.number(SETTING))
         self._authorizer = authorizer or AllowAll()
         self._loop = loop
@@ -180,7 +169,7 @@ class Server:
         self._received = ReceivedMetrics()
         self._page: MetricsPage | None = None
         self._locks: list[Lock] = []
-        self._is_stopping = False
+        self._is_stopping = self._has_left = False
         self._followed = 0
         self.listeners: list[Listener] = []
         self.controller_listeners: list[Listener] = []
@@ -201,12 +190,21 @@ class Server:
             self._bind(self._config.listeners, self._dispatcher, self.listeners)
             self._bind(self._config.controller_listeners, self._controller_dispatcher, self.controller_listeners)
             self._bind_page()
-            identity, found = self._take_directories()
-            self._build(identity, found)
+            controller = own_controller(self._config, self.controller_listeners)
+            self._home = take_directories(
+                self._config,
+                self._disk,
+                self._places,
+                self._founding,
+                controller,
+                self._locks,
+                self._clock.wall_ms(),
+            )
+            self._build(controller)
             self._build_broker()
             self._build_apis()
-            self._lead(identity)
-        except (UnusableDirectory, UnreadableMetadata, StorageError) as error:
+            self._join()
+        except (ConfigError, UnusableDirectory, UnreadableMetadata, StorageError) as error:
             raise StartError(str(error)) from None
         except KafkaError as error:
             raise StartError(error.message or error.code.name) from None
@@ -230,51 +228,8 @@ class Server:
             except OSError as error:
                 raise _taken(endpoint, error, "the setting barnabas.metrics.listener") from None
 
-    def _take_directories(self) -> tuple[Identity, Replayed | None]:
-        """Whose they are, and the metadata found in them: what is not understood is refused before anything changes."""
-        config, disk = self._config, self._disk
-        directories = [os.path.abspath(path) for path in config.log_dirs]
-        metadata = os.path.abspath(config.metadata_log_dir)
-        identity = identify(disk, directories, node_id=config.node_id, metadata_directory=metadata)
-        found = None
-        if identity is not None:
-            found = read_metadata(disk, identity)
-            refuse_a_loss(disk, identity, found)
-            identity = identity._replace(failed=self._lock(directories, metadata, identity.failed))
-        else:
-            self._lock(directories, metadata, {})
-        identity = format_directories(
-            disk,
-            directories,
-            node_id=config.node_id,
-            identity=identity,
-            metadata_directory=metadata,
-            cluster_id=None,
-            controller=self._controller_address(),
-            random_bytes=secrets.token_bytes,
-            wall_ms=self._clock.wall_ms(),
-        )
-        return identity, found
-
-    def _lock(
-        self, directories: list[str], metadata: str, failed: Mapping[str, StorageError]
-    ) -> Mapping[str, StorageError]:
-        """Take the directories, which are made where they are missing; all that have failed by then."""
-        lost = dict(failed)
-        for path in dict.fromkeys((*directories, metadata)):
-            if path in lost:
-                continue
-            try:
-                self._disk.make_dirs(path)
-                self._locks += lock_directories(self._disk, [path])
-            except StorageError as error:
-                if path == metadata or error.is_held or error.is_full:
-                    raise
-                lost[path] = error
-        return lost
-
-    def _build(self, identity: Identity, found: Replayed | None) -> None:
-        config = self._config
+    def _build(self, controller: ControllerEndpoint) -> None:
+        config, (identity, found) = self._config, self._home
         self._log_manager = LogManager(
             self._disk,
             identity.directory_ids,
@@ -294,14 +249,26 @@ class Server:
             if path == identity.metadata_directory:
                 raise error
             _log.error(_OFFLINE, path, error)
-        self._metadata_log = open_metadata_log(
-            self._disk, self._log_manager.engine_factory, identity, self._worker, config.metadata_log_config(), found
+        places = self._places
+        start = open_metadata_log(
+            self._disk,
+            self._log_manager.engine_factory,
+            identity,
+            self._worker,
+            config.metadata_log_config(),
+            found,
+            places.static_voters,
+            may_observe=bool(places.bootstrap),
         )
+        self._metadata_log = start.log
         self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
         sessions = Sessions(self._deadlines, config.number("broker.session.timeout.ms"))
         sessions.on_silence = self._fell_silent
-        self._controller = Controller(self._metadata_log, self._environment(), sessions)
-        self._controller.soon = self._metadata_log.soon = self._loop.call_soon
+        around = Around(self._loop, self._disk, self._worker, self._deadlines, self._clock)
+        self._metadata = MetadataPart(config, around, places, identity, start, sessions, controller)
+        self._node, self._channel = self._metadata.node, self._metadata.channel
+        self._controller, self._publisher = self._node.controller, self._node.publisher
+        self._controller.on_failed = self._fail
 
     def _build_broker(self) -> None:
         config = self._config
@@ -309,14 +276,22 @@ class Server:
             self._log_manager,
             self._worker,
             self._purgatory,
-            self._controller.image,
+            self._publisher.image,
             config.node_id,
             config.given,
             config.number("replica.lag.time.max.ms"),
         )
         self._replicas.on_directory_failed = self._directory_failed
-        self._worker.on_room = self._replicas.room_changed
-        self._directory_requests = DirectoryRequests(self._controller, self._log_manager, config.node_id, self._clock)
+        self._worker.on_room = self._room_changed
+        self._life = BrokerLife(
+            self._channel,
+            self._registration(),
+            self._deadlines,
+            self._clock,
+            config.number("broker.heartbeat.interval.ms"),
+        )
+        channel, life = self._channel, self._life
+        self._directory_requests = DirectoryRequests(channel, life, self._log_manager, config.node_id, self._clock)
         self._moves = Moves(
             self._replicas,
             self._log_manager,
@@ -329,30 +304,40 @@ class Server:
         for listener in self.listeners:
             listener.warmer = warmer
             listener.most_descriptors = self._shares.connections
-        self._replicas.on_isr_wanted = IsrRequests(self._controller, config.node_id, self._clock).want
-        producer_ids = ProducerIds(self._controller, config.node_id, lambda: self._controller.broker_epoch)
-        self._coordinators = coordinators(config, self._replicas, self._deadlines, self._clock, producer_ids)
-        self._controller.on_image = self._image_changed
+        self._replicas.on_isr_wanted = IsrRequests(channel, life, config.node_id, self._deadlines, self._clock).want
+        self._build_fetchers()
+        producer_ids = ProducerIds(self._channel, config.node_id, lambda: self._life.epoch)
+        self._brokers = self._connections("request.timeout.ms")
+        self._coordinators = coordinators(
+            config, self._replicas, self._deadlines, self._clock, producer_ids, self._brokers.ask
+        )
+        self._publisher.on_image = self._image_changed
+        self._publisher.on_published = self._published
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
         self._moves.on_moved = self._directory_requests.tell
         self._housekeeping = Housekeeping(
-            self._loop,
+            self._loop.call_soon,
             config,
             self._log_manager,
             self._replicas,
-            self._controller,
+            self._publisher,
             MetadataSnapshots(self._disk, self._worker, self._metadata_log, config.snapshot_settings()),
             self._compactor,
             self._worker,
             self._deadlines,
             self._clock,
         )
-        self._reconfiguration = Reconfiguration(
+        self._reconfiguration = self._build_reconfiguration()
+
+    def _build_reconfiguration(self) -> Reconfiguration:
+        return Reconfiguration(
             self._loop,
-            config,
+            self._config,
             self.listeners + self.controller_listeners,
             self._log_manager,
-            self._controller,
+            self._replicas,
+            self._publisher,
+            self._life,
             self._moves,
             self._compactor,
             self._housekeeping,
@@ -360,16 +345,47 @@ class Server:
             self._clock,
         )
 
+    def _connections(self, timeout: str) -> Brokers:
+        """To the other brokers; `timeout` is the setting for how long an answer may take."""
+        config = self._config
+        return Brokers(
+            self._loop,
+            config.node_id,
+            lambda: self._publisher.image,
+            config.inter_broker_listener,
+            self._deadlines,
+            self._clock.mono_ms,
+            config.number(timeout),
+        )
+
+    def _build_fetchers(self) -> None:
+        config = self._config
+        count = config.number("num.replica.fetchers")
+        self._leaders = [self._connections("replica.socket.timeout.ms") for _ in range(count)]
+        self._fetchers = Fetchers(
+            self._loop.call_soon,
+            config.node_id,
+            lambda: self._life.epoch,
+            self._leaders[0].ask,
+            Following(self._replicas, self._log_manager, self._worker),
+            config.fetch_settings(),
+            self._deadlines,
+            self._clock,
+            [connections.ask for connections in self._leaders[1:]],
+        )
+        self._replicas.on_following = self._follow
+
     def _build_apis(self) -> None:
         config = self._config
         wildcards = frozenset(
             e.name for e in config.listeners if e.is_wildcard and e.name not in config.advertised_listeners
         )
-        self._controller_dispatcher.serve(controller_apis(config, self._controller, self._authorizer, self._deadlines))
+        self._controller_dispatcher.serve(controller_apis(config, self._node, self._authorizer, self._deadlines))
         self._dispatcher.serve(
             client_apis(
                 config,
-                self._controller,
+                self._node,
+                self._channel,
                 self._replicas,
                 self._coordinators,
                 self._purgatory,
@@ -380,35 +396,38 @@ class Server:
             )
         )
 
-    def _environment(self) -> Environment:
-        config = self._config
-        return Environment(
-            node_id=config.node_id,
-            settings=config.given,
-            rules=BrokerRules(config),
-            num_partitions=config.number("num.partitions"),
-            default_replication_factor=config.number("default.replication.factor"),
-            new_id=lambda: new_uuid(secrets.token_bytes),
-            random_below=random.Random().randrange,  # noqa: S311  # no secret, and no system call for each partition
-            kraft_version=self._metadata_log.kraft_version,
-        )
-
-    def _lead(self, identity: Identity) -> None:
+    def _registration(self) -> Registration:
         rack = self._config.value("broker.rack")
-        registration = Registration(
-            broker_id=identity.node_id,
-            cluster_id=identity.cluster_id,
-            incarnation_id=new_uuid(secrets.token_bytes),
-            endpoints=tuple(self._registered(listener) for listener in self.listeners),
+        return Registration(
+            broker_id=self._config.node_id,
+            cluster_id=self._publisher.image.cluster_id,
+            incarnation_id=self._metadata.incarnation_id,
+            endpoints=tuple(registered(self._config, listener) for listener in self.listeners),
             directories=tuple(home.directory_id for home in self._log_manager.directories.values()),
             rack=rack if isinstance(rack, str) else None,
             previous_epoch=self._log_manager.previous_broker_epoch,
-            cordoned=self._reconfiguration.cordoned_ids(),
         )
-        controller = self._controller_address()
-        endpoints = (RegisteredEndpoint(controller.listener, controller.host, controller.port, _PLAINTEXT),)
-        self._controller.start(registration, endpoints, wall_ms=self._clock.wall_ms(), ready=self._serve)
-        self._controller.await_heartbeats(self._clock.mono_ms())
+
+    def _join(self) -> None:
+        """Take part in the quorum, and register this node's broker."""
+        self._life.cordoned = self._reconfiguration.cordoned_ids
+        self._life.on_active = self._begin
+        self._life.on_failed = self._fail
+        self._life.on_aside = self._stand_aside
+        self._life.has_room = self._has_room
+        for listener in self.controller_listeners:
+            listener.start()
+            _log.info("the controller listens on %s:%d", listener.host, listener.port)
+        self._node.start()
+        if "broker" in self._config.roles:
+            self._life.register()
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """The broker is active in the published image: make its partitions, and answer clients."""
+        self._publisher.begin()
+        self._serve()
 
     def _serve(self) -> None:
         """The metadata are published and the partitions ready: answer clients."""
@@ -419,36 +438,15 @@ class Server:
         if absent:
             names = ", ".join(absent[:_NAMED]) + (", …" if len(absent) > _NAMED else "")
             _log.error("%d partitions lie in log directories that are not here: %s", len(absent), names)
-        for _ in self._directory_requests.check(self._replicas.partitions.values(), self._controller.image):
+        for _ in self._directory_requests.check(self._replicas.partitions.values(), self._publisher.image):
             pass
         self._moves.resume()
-        everybody = self.listeners + self.controller_listeners
-        for listener in everybody:
+        for listener in self.listeners:
             listener.start()
-        for listener in self.controller_listeners:
-            _log.info("the controller listens on %s:%d", listener.host, listener.port)
-        self._housekeeping.start(everybody)
+        self._housekeeping.start(self.listeners + self.controller_listeners)
         if self._page is not None:
             self._page.start(self._loop)
         self._ready()
-
-    # ------------------------------------------------------------ addresses
-    def _registered(self, listener: Listener) -> RegisteredEndpoint:
-        advertised = self._config.advertised_listeners.get(listener.name)
-        if advertised is not None:
-            port = advertised.port or listener.port
-            return RegisteredEndpoint(listener.name, advertised.host, port, _PLAINTEXT)
-        bound = Endpoint(listener.name, listener.host, listener.port)
-        host = os.uname().nodename if bound.is_wildcard else bound.host
-        return RegisteredEndpoint(listener.name, host, listener.port, _PLAINTEXT)
-
-    def _controller_address(self) -> ControllerEndpoint:
-        """Where this controller is reached; without a listener, where it would be: a quorum's record needs an address."""
-        for listener in self.controller_listeners:
-            told = self._registered(listener)
-            return ControllerEndpoint(told.listener, told.host, told.port)
-        names = self._config.controller_listener_names
-        return ControllerEndpoint(names[0] if names else "CONTROLLER", "localhost", _CONTROLLER_PORT)
 
     # ------------------------------------------------------------ news
     def _close_surplus_soon(self) -> None:
@@ -468,8 +466,36 @@ class Server:
         yield from self._directory_requests.check([partition for partition in made if partition is not None], image)
         self._coordinators.image_changed(changes, image, self._config.node_id)
 
+    def _published(self, image: MetadataImage) -> None:
+        if "controller" in self._config.roles:
+            self._metadata.registration.image_published(image)
+        if "broker" in self._config.roles:
+            self._life.image_published(image)
+
+    def _room_changed(self, directory: str, has_room: bool) -> None:  # noqa: FBT001
+        """A log directory is full, or has room again: while it is full others lead, if there are others."""
+        self._replicas.room_changed(directory, has_room)
+        if "broker" in self._config.roles:
+            self._life.tell()
+        if not has_room and directory == self._metadata_log.directory:
+            self._metadata.hand_over()
+
+    def _stand_aside(self, is_aside: bool) -> None:  # noqa: FBT001
+        """Lead nothing, or what the metadata say again."""
+        newest = self._publisher.newest
+        image, changes = newest.led_by_others(self._config.node_id)
+        self._publisher.show(image if is_aside else newest, changes)
+
+    def _has_room(self) -> bool:
+        return not any(room.is_full for room in self._log_manager.rooms.values())
+
+    def _follow(self, partition: Partition) -> None:
+        if self._replicas.partitions.get(partition.key) is partition:
+            self._fetchers.follow(partition)
+        else:
+            self._fetchers.forget(partition)
+
     def _fell_silent(self, broker_id: int) -> None:
-        _log.warning("broker %d was not heard for too long: it is fenced", broker_id)
         self._controller.fence_silent(broker_id, wall_ms=self._clock.wall_ms())
 
     def _directory_failed(self, directory: str, error: StorageError) -> None:
@@ -493,39 +519,67 @@ class Server:
 
     # ------------------------------------------------------------ stopping
     def stop(self) -> None:
-        """Begin a clean shutdown; the loop ends when the controller has noted it."""
+        """Begin a clean shutdown: clients are served until others lead what was led here. A second wish ends it at once."""
         if self._is_stopping:
+            self._leave()
             return
         self._is_stopping = True
         _log.info("shutting down")
         self._worker.wait_no_longer()
+        if "broker" in self._config.roles:
+            self._life.end(self._leave)
+            self._deadlines.schedule(self._clock.mono_ms() + _LEAVE_MS, self._leave)
+            self._leave_if_alone()
+        else:
+            self._leave()
+
+    def _leave_if_alone(self) -> None:
+        """Nobody can take over what is led here while the quorum has no leader: it may never have one again."""
+        if self._channel.leaderless_ms >= _ALONE_MS:
+            _log.warning("no controller is active: leaving without handing over")
+            self._leave()
+        elif not self._has_left:
+            self._deadlines.schedule(self._clock.mono_ms() + _ALONE_MS, self._leave_if_alone)
+
+    def _leave(self) -> None:
+        """Nobody needs this broker any more, or nobody answers: say that the quorum is not led here any more, and end."""
+        if self._has_left:
+            return
+        self._has_left = True
+        self._housekeeping.stop()
+        self._compactor.stop()
+        self._coordinators.close()
+        self._fetchers.close()
+        for connections in self._leaders:
+            connections.close()
+        self._brokers.close()
+        for listener in self.listeners:
+            listener.close()
+        self._metadata.leave(self._loop.stop)
+
+    def _close_listeners(self) -> None:
         for listener in self.listeners + self.controller_listeners:
             listener.close()
         if self._page is not None:
             self._page.close()
-        self._housekeeping.stop()
-        self._compactor.stop()
-        self._coordinators.close()
-        self._controller.stop(wall_ms=self._clock.wall_ms(), done=self._loop.stop)
 
     def finish(self) -> None:
         """After the loop has ended: let slow work end, close the logs durably."""
+        self._close_listeners()
         self._watchdog.stop()
         if self.failure is not None:
             return
         self._reconfiguration.stop_cleaners()
         self._worker.stop()
         self._loop.run_until_complete(asyncio.sleep(0))  # what the threads reported
+        end_tasks(self._loop)
         self._timer.stop()
         self._metadata_log.close()
-        self._log_manager.shutdown(self._controller.broker_epoch)
+        self._log_manager.shutdown(self._life.epoch)
 
     def abandon(self) -> None:
         """Let go of what is still held, however far the start came."""
-        for listener in self.listeners + self.controller_listeners:
-            listener.close()
-        if self._page is not None:
-            self._page.close()
+        self._close_listeners()
         for lock in self._locks:
             lock.release()
 

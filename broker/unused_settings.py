@@ -17,7 +17,6 @@ alter.config.policy.class.name CLASS
 alter.log.dirs.replication.quota.window.num INT 11
 alter.log.dirs.replication.quota.window.size.seconds INT 1
 authorizer.class.name STRING ''
-auto.leader.rebalance.enable BOOLEAN true
 background.threads INT 10
 client.quota.callback.class CLASS
 config.providers LIST ''
@@ -27,14 +26,8 @@ controlled.shutdown.enable BOOLEAN true
 controller.performance.always.log.threshold.ms LONG 2000
 controller.performance.sample.period.ms LONG 60000
 controller.quorum.append.linger.ms INT 25
-controller.quorum.auto.join.enable BOOLEAN false
-controller.quorum.election.backoff.max.ms INT 1000
-controller.quorum.election.timeout.ms INT 1000
 controller.quorum.fetch.max.bytes INT 1048576
 controller.quorum.fetch.snapshot.max.bytes INT 1048576
-controller.quorum.fetch.timeout.ms INT 2000
-controller.quorum.request.timeout.ms INT 2000
-controller.quorum.retry.backoff.ms INT 20
 controller.quota.window.num INT 11
 controller.quota.window.size.seconds INT 1
 controller.socket.timeout.ms INT 30000
@@ -94,11 +87,9 @@ internal.metadata.log.segment.bytes INT
 internal.metadata.max.batch.size.in.bytes INT 8388608
 kafka.metrics.polling.interval.secs INT 10
 kafka.metrics.reporters LIST ''
-leader.imbalance.check.interval.seconds LONG 300
 log.dir.failure.timeout.ms LONG 30000
 max.connection.creation.rate INT 2147483647
 max.connections.per.ip.overrides STRING ''
-metadata.max.idle.interval.ms INT 500
 metric.reporters LIST org.apache.kafka.common.metrics.JmxReporter
 metrics.num.samples INT 2
 metrics.recording.level STRING INFO
@@ -107,7 +98,6 @@ num.io.threads INT 8
 num.network.threads INT 3
 num.recovery.threads.per.data.dir INT 2
 num.replica.alter.log.dirs.threads INT
-num.replica.fetchers INT 1
 offsets.load.buffer.size INT 5242880
 offsets.topic.compression.codec INT 0
 principal.builder.class CLASS org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
@@ -145,17 +135,9 @@ remote.log.storage.manager.class.name STRING
 remote.log.storage.manager.class.path STRING
 remote.log.storage.manager.impl.prefix STRING rsm.config.
 remote.log.storage.system.enable BOOLEAN false
-replica.fetch.backoff.ms INT 1000
-replica.fetch.max.bytes INT 1048576
-replica.fetch.min.bytes INT 1
-replica.fetch.response.max.bytes INT 10485760
-replica.fetch.wait.max.ms INT 500
-replica.selector.class STRING
 replica.socket.receive.buffer.bytes INT 65536
-replica.socket.timeout.ms INT 30000
 replication.quota.window.num INT 11
 replication.quota.window.size.seconds INT 1
-request.timeout.ms INT 30000
 sasl.client.callback.handler.class CLASS
 sasl.enabled.mechanisms LIST GSSAPI
 sasl.jaas.config PASSWORD
@@ -249,7 +231,6 @@ ssl.truststore.password PASSWORD
 ssl.truststore.type STRING JKS
 transaction.state.log.load.buffer.size INT 5242880
 transaction.two.phase.commit.enable BOOLEAN false
-unclean.leader.election.interval.ms LONG 300000
 unstable.api.versions.enable BOOLEAN false
 unstable.feature.versions.enable BOOLEAN false
 """

@@ -212,6 +212,7 @@ APIS: dict[int, Api] = {
         telemetry.GetTelemetrySubscriptionsRequest, telemetry.GetTelemetrySubscriptionsResponse
     ),
     ApiKey.PUSH_TELEMETRY: Api(telemetry.PushTelemetryRequest, telemetry.PushTelemetryResponse),
+    ApiKey.CONTROLLER_REGISTRATION: Api(quorum.ControllerRegistrationRequest, quorum.ControllerRegistrationResponse),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: Api(quorum.AssignReplicasToDirsRequest, quorum.AssignReplicasToDirsResponse),
     ApiKey.LIST_CONFIG_RESOURCES: Api(admin.ListConfigResourcesRequest, admin.ListConfigResourcesResponse),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(

@@ -32,10 +32,12 @@ _FIRST_BYTES = 1024 * 1024
 class FrameReader:
     """Cuts one connection's stream into frames; ask `space` where to receive, then tell `received` how much came."""
 
-    __slots__ = ("_filled", "_frame", "_length", "_max_frame_bytes", "_prefix", "_scratch")
+    __slots__ = ("_believed_bytes", "_filled", "_frame", "_length", "_max_frame_bytes", "_prefix", "_scratch")
 
-    def __init__(self, max_frame_bytes: int, scratch: bytearray) -> None:
+    def __init__(self, max_frame_bytes: int, scratch: bytearray, believed_bytes: int = _FIRST_BYTES) -> None:
+        """Take frames of up to `max_frame_bytes`; a promise of up to `believed_bytes` gets its memory at once."""
         self._max_frame_bytes = max_frame_bytes
+        self._believed_bytes = believed_bytes
         self._scratch = scratch
         self._prefix = b""  # the first bytes of a length that has not come whole
         self._frame: bytearray | None = None  # a frame that has not come whole
@@ -91,7 +93,7 @@ class FrameReader:
 
     def _begin_large(self, beginning: memoryview, length: int) -> None:
         """Receive the rest of a frame into memory of its own."""
-        frame = bytearray(min(length, max(_FIRST_BYTES, 2 * len(beginning))))
+        frame = bytearray(min(length, max(self._believed_bytes, 2 * len(beginning))))
         frame[: len(beginning)] = beginning
         self._frame, self._filled, self._length = frame, len(beginning), length
 
@@ -126,6 +128,20 @@ def parse_request_header(frame: bytearray) -> RequestHeader:
     except UnicodeDecodeError:
         raise MalformedRequest("client id is no UTF-8 text") from None
     return RequestHeader(api_key, api_version, correlation_id, client_id, end)
+
+
+def frame_request(
+    api_key: int, api_version: int, correlation_id: int, client_id: str, parts: list[Part], *, flexible_header: bool
+) -> list[bytes | bytearray | memoryview]:
+    """The pieces of an encoded request, whose records are in memory, with length and header before them."""
+    name = client_id.encode()
+    header = _HEADER.pack(api_key, api_version, correlation_id, len(name)) + name + (b"\0" if flexible_header else b"")
+    pieces: list[bytes | bytearray | memoryview] = []
+    for part in parts:
+        assert not isinstance(part, FileRegion), "what is asked is in memory"
+        pieces.append(part)
+    length = len(header) + sum(map(len, pieces))
+    return [_LENGTH.pack(length) + header, *pieces]
 
 
 def frame_response(correlation_id: int, parts: list[Part], *, flexible_header: bool) -> list[Part]:

@@ -1,28 +1,25 @@
-"""Who a data directory belongs to, and making an empty one ours, exactly as `kafka-storage format --standalone` does.
+"""Who a data directory belongs to, and making an empty one ours, exactly as `kafka-storage format` does.
 
 FORMAT   meta.properties       in every log directory; Java properties: version=1, cluster.id, node.id, directory.id
          bootstrap.checkpoint  in every log directory; a snapshot of the features that the first controller copies
                                into the metadata log
          __cluster_metadata-0/00000000000000000000-0000000000.checkpoint
                                in the metadata directory; a snapshot without data, for its control records:
-                               KRaftVersion 1 and Voters, this node alone
-         __cluster_metadata-0/quorum-state
-                               in the metadata directory; one line of JSON: the newest leader epoch and its leader,
-                               in a static quorum also the voters
+                               KRaftVersion 1 and Voters: this node alone, or those that the quorum begins with. Not there
+                               where the voters are a setting, or others are asked for them
 RULES    1. meta.properties is written last: a directory is formatted when it has one, so a formatting that was cut
             short is done again.
          2. What looks like data but has no meta.properties is never formatted; a sentence says so.
          3. All directories of a node agree on cluster and node; directory ids differ. One that has none yet, as
             before Kafka 3.7, is given one.
          4. A directory whose disk fails is done without, unless the metadata log lies there, or no other tells who we are.
-NOT HERE The lock file (`storage/log_manager.py`), the metadata log (`metadata_log.py`).
+NOT HERE The lock file (`storage/log_manager.py`), the metadata log (`metadata_log.py`), elections (`quorum_state.py`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from protocol.messages import stored
 from protocol.primitives import ZERO_UUID, uuid_from_text, uuid_text
@@ -34,7 +31,6 @@ from storage.disk import Disk, StorageError
 META_PROPERTIES = "meta.properties"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 METADATA_DIRECTORY = "__cluster_metadata-0"
-QUORUM_STATE = "quorum-state"
 
 METADATA_VERSION_LEVEL = 30
 """4.3-IV0."""
@@ -76,6 +72,8 @@ class Identity(NamedTuple):
     """The directory that the metadata log is in: the first log directory, or one of its own."""
     failed: Mapping[str, StorageError] = {}  # nobody changes it
     """Log directories that could not be read, and why."""
+    metadata_directory_id: bytes = ZERO_UUID
+    """Of the directory that the metadata log is in."""
 
 
 class ControllerEndpoint(NamedTuple):
@@ -84,6 +82,15 @@ class ControllerEndpoint(NamedTuple):
     listener: str
     host: str
     port: int
+
+
+class InitialController(NamedTuple):
+    """One of the voters that a quorum begins with."""
+
+    node_id: int
+    host: str
+    port: int
+    directory_id: bytes
 
 
 def new_uuid(random_bytes: Callable[[int], bytes]) -> bytes:
@@ -151,7 +158,8 @@ def identify(
                 "one is a copy of the other."
             )
     ids = {path: known[path].directory_id for path in directories if path in known}
-    return Identity(first.cluster_id, node_id, ids, metadata, failed)
+    metadata_id = known[metadata].directory_id if metadata in known else ZERO_UUID
+    return Identity(first.cluster_id, node_id, ids, metadata, failed, metadata_id)
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
@@ -227,12 +235,17 @@ def format_directories(
     metadata_directory: str | None = None,
     cluster_id: str | None,
     controller: ControllerEndpoint,
+    is_standalone: bool = True,
+    initial_controllers: Sequence[InitialController] = (),
+    features: Sequence[tuple[str, int]] = FINALIZED_FEATURES,
     random_bytes: Callable[[int], bytes],
     wall_ms: int,
 ) -> Identity:
     """Format what is not formatted yet.
 
-    `identity` is what `identify` found, `cluster_id` the id for a new cluster (None: a random one).
+    `identity` is what `identify` found, `cluster_id` the id for a new cluster (None: a random one). `is_standalone`: this node
+    becomes the quorum's only voter; with `initial_controllers` they are its voters; else the voters are a setting, or others
+    are asked for them. `features` are those that a new cluster begins with.
 
     Raises:
         UnusableDirectory: the metadata log would lie in a new directory although an old one has it.
@@ -250,31 +263,46 @@ def format_directories(
     for path in dict.fromkeys((*directories, metadata)):
         found = read_meta_properties(disk, path)
         has_id = found is not None and found.directory_id != ZERO_UUID
-        ids[path] = found.directory_id if found is not None and has_id else new_uuid(random_bytes)
+        given = next((one.directory_id for one in initial_controllers if one.node_id == node_id), None)
+        own_id = given if given is not None and path == metadata else new_uuid(random_bytes)
+        ids[path] = found.directory_id if found is not None and has_id else own_id
         meta = MetaProperties(cluster, node_id, ids[path])
         if found is None:
-            _format(disk, path, meta, _voter(node_id, ids[path], controller) if path == metadata else None, wall_ms)
+            founders = list(initial_controllers)
+            if is_standalone:
+                founders = [InitialController(node_id, controller.host, controller.port, own_id)]
+            voters = [_voter(one, controller.listener) for one in founders] if path == metadata else []
+            _format(disk, path, meta, voters, features, wall_ms)
         elif not has_id:
             disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
-    return Identity(cluster, node_id, {path: ids[path] for path in directories}, metadata, failed)
+    return Identity(cluster, node_id, {path: ids[path] for path in directories}, metadata, failed, ids[metadata])
 
 
-def _format(disk: Disk, path: str, meta: MetaProperties, voter: stored.VotersVoter | None, wall_ms: int) -> None:
+def _format(
+    disk: Disk,
+    path: str,
+    meta: MetaProperties,
+    voters: list[stored.VotersVoter],
+    features: Sequence[tuple[str, int]],
+    wall_ms: int,
+) -> None:
     disk.make_dirs(path)
-    disk.replace_atomically(f"{path}/{BOOTSTRAP_CHECKPOINT}", bootstrap_checkpoint(wall_ms))
-    if voter is not None:
+    disk.replace_atomically(f"{path}/{BOOTSTRAP_CHECKPOINT}", bootstrap_checkpoint(wall_ms, features))
+    if voters:
         metadata = f"{path}/{METADATA_DIRECTORY}"
         disk.make_dirs(metadata)
-        disk.replace_atomically(f"{metadata}/{ZERO_SNAPSHOT}", zero_checkpoint(voter, wall_ms))
+        disk.replace_atomically(
+            f"{metadata}/{ZERO_SNAPSHOT}", zero_checkpoint(stored.VotersRecord(voters=voters), wall_ms)
+        )
         disk.sync_dir(path)
     disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
 
 
-def _voter(node_id: int, directory_id: bytes, controller: ControllerEndpoint) -> stored.VotersVoter:
+def _voter(controller: InitialController, listener: str) -> stored.VotersVoter:
     return stored.VotersVoter(
-        voter_id=node_id,
-        voter_directory_id=directory_id,
-        endpoints=[stored.Endpoint(name=controller.listener, host=controller.host, port=controller.port)],
+        voter_id=controller.node_id,
+        voter_directory_id=controller.directory_id,
+        endpoints=[stored.Endpoint(name=listener, host=controller.host, port=controller.port)],
         kraft_version_feature=stored.KRaftVersionFeature(min_supported_version=0, max_supported_version=_KRAFT_LEVEL),
     )
 
@@ -290,63 +318,26 @@ def _meta_properties(meta: MetaProperties, wall_ms: int) -> bytes:
     ).encode()
 
 
-def bootstrap_records() -> list[Versioned]:
+def bootstrap_records(features: Sequence[tuple[str, int]] = FINALIZED_FEATURES) -> list[Versioned]:
     """The records that a new cluster begins with."""
-    return [(stored.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in FINALIZED_FEATURES]
+    return [(stored.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in features]
 
 
-def bootstrap_checkpoint(wall_ms: int) -> bytes:
+def bootstrap_checkpoint(wall_ms: int, features: Sequence[tuple[str, int]] = FINALIZED_FEATURES) -> bytes:
     """The bytes of bootstrap.checkpoint."""
-    return snapshot([], bootstrap_records(), leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=0)
+    return snapshot([], bootstrap_records(features), leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=0)
 
 
 def voter_records(
-    voter: stored.VotersVoter,
+    voters: stored.VotersRecord,
 ) -> list[tuple[ControlType, stored.KRaftVersionRecord | stored.VotersRecord]]:
-    """The control records that make one voter the quorum."""
+    """The control records that make these voters the quorum."""
     return [
         (ControlType.KRAFT_VERSION, stored.KRaftVersionRecord(kraft_version=_KRAFT_LEVEL)),
-        (ControlType.KRAFT_VOTERS, stored.VotersRecord(voters=[voter])),
+        (ControlType.KRAFT_VOTERS, voters),
     ]
 
 
-def zero_checkpoint(voter: stored.VotersVoter, wall_ms: int) -> bytes:
+def zero_checkpoint(voters: stored.VotersRecord, wall_ms: int) -> bytes:
     """The bytes of the zero checkpoint: no data, the voters."""
-    return snapshot(voter_records(voter), [], leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=wall_ms)
-
-
-# ---- quorum-state ----------------------------------------------------------------------------------------
-
-
-class QuorumState(NamedTuple):
-    """The newest leader epoch that this voter has seen, and who leads it (-1: nobody known)."""
-
-    leader_epoch: int
-    leader_id: int
-
-
-def read_quorum_state(disk: Disk, metadata_path: str) -> QuorumState | None:
-    """What quorum-state says; None before the first start.
-
-    Raises:
-        UnusableDirectory: the file is broken.
-    """
-    path = f"{metadata_path}/{QUORUM_STATE}"
-    if not disk.exists(path):
-        return None
-    try:
-        state = json.loads(disk.read(path))
-        return QuorumState(int(state["leaderEpoch"]), int(state["leaderId"]))
-    except (ValueError, KeyError, TypeError):
-        raise UnusableDirectory(f"{path} is not whole. Remove it: the leader epoch is found in the log too.") from None
-
-
-def write_quorum_state(disk: Disk, metadata_path: str, state: QuorumState, *, is_static: bool = False) -> None:
-    """Make a leader epoch durable, before anything is written under it; in a static quorum (kraft.version 0) in its form."""
-    known: dict[str, Any] = {"leaderId": state.leader_id, "leaderEpoch": state.leader_epoch, "votedId": -1}
-    if is_static:
-        voters = [{"voterId": state.leader_id}]
-        known = {"clusterId": "", **known, "appliedOffset": 0, "currentVoters": voters, "data_version": 0}
-    else:
-        known = {**known, "votedDirectoryId": uuid_text(ZERO_UUID), "data_version": 1}
-    disk.replace_atomically(f"{metadata_path}/{QUORUM_STATE}", json.dumps(known, separators=(",", ":")).encode())
+    return snapshot(voter_records(voters), [], leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=wall_ms)

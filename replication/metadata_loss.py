@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from replication.formatting import METADATA_DIRECTORY, Identity, read_quorum_state
+from replication.formatting import METADATA_DIRECTORY, Identity
 from replication.metadata_records import UnreadableMetadata
 from replication.metadata_replay import Replayed
+from replication.quorum_state import read_quorum_state
 from storage.checkpoints import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
 from storage.disk import Disk
 from storage.log_directory import CLEAN_SHUTDOWN
@@ -38,7 +39,7 @@ def refuse_a_loss(disk: Disk, identity: Identity, found: Replayed) -> None:
             f"Restore {log} from a copy; or remove {marker} to have the log cut there."
         )
     state = read_quorum_state(disk, log)
-    if left is None and (state is None or found.image.epoch >= state.leader_epoch):
+    if left is None and (state is None or found.image.epoch >= state.epoch):
         return
     unknown = list(_unknown_partitions(disk, identity, found))
     if unknown:

@@ -5,7 +5,6 @@ RULES    1. Nothing is written, cut or removed: what this node does not understa
          3. Records of a transaction count when its end is there; one that never ended is void.
          4. While the cluster has no features it has not begun: its first records are those of the zero checkpoint (Kafka 4.4)
             or of bootstrap.checkpoint (before). Without either it is refused: a log may have been lost.
-         5. A quorum is this node alone, or it is refused.
 NOT HERE What a record means (`image.py`), what to think of an end that is not whole (`metadata_loss.py`), mending and
          leading the log (`metadata_log.py`).
 """
@@ -32,6 +31,9 @@ from replication.metadata_records import (
     read_batch,
     read_snapshot,
 )
+from replication.metadata_transactions import WholeTransactions
+from replication.raft.history import History
+from replication.raft.voters import VoterSet, from_record
 from replication.record_versions import KRAFT_VERSION, METADATA_VERSION, unknown_level
 from replication.snapshot_files import SnapshotFiles
 from storage.disk import Disk
@@ -68,14 +70,19 @@ class Replayed:
         if self.start.end_offset:
             data, offset = self.snapshot.data, self.start.end_offset - 1
             image, _ = image.apply(data, offset=offset, epoch=self.start.leader_epoch)
-        replay = _Replay(image, identity.node_id, self.snapshot)
+        self.begins_as = image
+        """As of the snapshot."""
+        replay = _Replay(image, self.start.end_offset, self.snapshot)
         for batch in batches:
             replay.take(batch)
         self.image = replay.finish()
         """As of the log's end."""
         self.end_offset = max(self.image.offset + 1, self.start.end_offset)
-        self.voter = replay.voter
-        """None in a quorum whose voters are settings (kraft.version 0)."""
+        self.voters = replay.voters
+        """Without voters where they are a setting (kraft.version 0)."""
+        self.kraft_version = replay.kraft_version
+        self.last_voters = replay.last_voters
+        """Ids of the voters when a leader was last elected."""
         self.size = replay.size
         """Bytes behind the snapshot."""
         self.timestamp_ms = replay.timestamp_ms
@@ -178,73 +185,57 @@ def _check_level(name: str, level: int, where: str) -> None:
 class _Replay:
     """Batches to an image: all records are applied at once, so that nothing is copied twice."""
 
-    def __init__(self, image: MetadataImage, node_id: int, snapshot: Snapshot) -> None:
+    def __init__(self, image: MetadataImage, start_offset: int, snapshot: Snapshot) -> None:
         self._image = image
-        self._node_id = node_id
         self._records: list[Message] = []
-        self._begun_at: int | None = None
+        self._whole = WholeTransactions()
         self.removed: set[bytes] = set()
-        self._voters: list[int] = []
+        self.voters = History(VoterSet())
+        self.kraft_version = History(0)
+        self.last_voters: list[int] = []
         self._last = (image.offset, image.epoch, image.leader_id)
-        self.voter: stored.VotersVoter | None = None
         self.timestamp_ms = snapshot.last_contained_ms
         self.size = 0
         for message in snapshot.control:
-            self._take_control(message)
+            self._begin_control(start_offset, message)
+
+    def _begin_control(self, start_offset: int, message: Message) -> None:
+        """What the snapshot says of the quorum."""
+        if isinstance(message, stored.VotersRecord):
+            self.voters.begins_with(start_offset, from_record(message))
+        elif isinstance(message, stored.KRaftVersionRecord):
+            _check_level(KRAFT_VERSION, message.kraft_version, "The metadata quorum")
+            self.kraft_version.begins_with(start_offset, message.kraft_version)
 
     @property
     def is_in_transaction(self) -> bool:
-        return self._begun_at is not None
+        return self._whole.is_open
 
     def take(self, batch: MetadataBatch) -> None:
         self.timestamp_ms = batch.timestamp_ms
         self.size += batch.size
-        for message in batch.messages:
-            if batch.is_control:
-                self._take_control(message)
-            else:
-                self._take_record(message)
+        if batch.is_control:
+            for offset, message in enumerate(batch.messages, batch.base_offset):
+                self._take_control(offset, message)
+        else:
+            found = self._whole.take(batch.messages)
+            self._records += found
+            self.removed.update(
+                [message.topic_id for message in found if isinstance(message, stored.RemoveTopicRecord)]
+            )
         self._last = (batch.last_offset, batch.leader_epoch, self._last[2])
 
-    def _take_control(self, message: Message) -> None:
+    def _take_control(self, offset: int, message: Message) -> None:
         if isinstance(message, stored.VotersRecord):
-            self._voters = [voter.voter_id for voter in message.voters]
-            self.voter = message.voters[0] if message.voters else None
+            self.voters.changed(offset, from_record(message))
         elif isinstance(message, stored.LeaderChangeMessage):
-            self._voters = [voter.voter_id for voter in message.voters]
+            self.last_voters = [voter.voter_id for voter in message.voters]
             self._last = (*self._last[:2], message.leader_id)
         elif isinstance(message, stored.KRaftVersionRecord):
             _check_level(KRAFT_VERSION, message.kraft_version, "The metadata quorum")
-
-    def _take_record(self, message: Message) -> None:
-        records = self._records
-        if isinstance(message, stored.BeginTransactionRecord):
-            self._begun_at = len(records)
-        elif isinstance(message, stored.EndTransactionRecord):
-            self._begun_at = None
-        elif isinstance(message, stored.AbortTransactionRecord):
-            del records[self._begun_at :]
-            self._begun_at = None
-        else:
-            records.append(message)
-            if isinstance(message, stored.RemoveTopicRecord):
-                self.removed.add(message.topic_id)
+            self.kraft_version.changed(offset, message.kraft_version)
 
     def finish(self) -> MetadataImage:
-        self._check_voters()
-        if self._begun_at is not None:
-            del self._records[self._begun_at :]
         offset, epoch, leader_id = self._last
         image, _ = self._image.apply(self._records, offset=offset, epoch=epoch)
         return image.led_by(leader_id, offset=offset, epoch=epoch)
-
-    def _check_voters(self) -> None:
-        """Rule 5."""
-        voters = self._voters
-        if len(voters) > 1:
-            named = ", ".join(map(str, voters))
-            raise UnreadableMetadata(f"The metadata quorum has several voters ({named}): this broker leads alone only.")
-        if voters and voters != [self._node_id]:
-            raise UnreadableMetadata(
-                f"The metadata quorum is node {voters[0]}, and this is node {self._node_id}: this broker follows nobody."
-            )

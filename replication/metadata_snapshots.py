@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from replication.formatting import voter_records
 from replication.image import MetadataImage
 from replication.image_records import image_records
 from replication.metadata_log import MetadataLog
@@ -57,6 +56,7 @@ class MetadataSnapshots:
         """Why a snapshot of `image` should be taken now; None when it should not."""
         if self._is_under_way or image.offset < self._files.newest.end_offset:
             return None
+        self._since_ms = self._since_ms or wall_ms  # a log without snapshot is as old as this process
         written, age_ms = self._metadata_log.bytes_behind, wall_ms - self._since_ms
         if written >= self._settings.bytes_between:
             return f"{written} bytes were written since the last one"
@@ -73,7 +73,7 @@ class MetadataSnapshots:
         log.bytes_behind = 0
         name = SnapshotName(image.offset + 1, image.epoch)
         batches = snapshot_batches(
-            [] if log.voter is None else voter_records(log.voter),
+            log.quorum_records(image.offset + 1),
             image_records(image),
             leader_epoch=image.epoch,
             timestamp_ms=wall_ms,

@@ -26,7 +26,7 @@ from replication.deadlines import Deadlines
 from replication.partition import Partition
 from replication.replica_manager import ReplicaManager
 from replication.throttle import Throttle
-from replication.work import Worker
+from replication.work import Worker, behind_all
 from storage.appends import PreparedAppend
 from storage.blocking import WouldBlock
 from storage.disk import StorageError
@@ -264,9 +264,7 @@ class Moves:
     def _wait_for_others(self, move: Move) -> None:
         """Come again behind all that is under way in both directories."""
         log, worker = move.partition.log, self._worker
-        again = partial(self._step, move)
-        there = partial(_in_turn, worker, move.directory, again)
-        _in_turn(worker, log.directory, there)
+        behind_all(worker, log.directory, lambda _: behind_all(worker, move.directory, lambda _: self._step(move)))
 
     @staticmethod
     def _is_at_rest(partition: Partition) -> bool:
@@ -329,21 +327,5 @@ def _first_batch(log_start_offset: int, engine: Engine) -> int:
     return parse_header(engine.read_batches(log_start_offset, 1)).base_offset
 
 
-def _in_turn(worker: Worker, directory: str, then: Callable[[StorageError | None], None], *_: object) -> None:
-    """Call `then` behind the names, writes and syncs of a directory that are waiting now."""
-
-    def sync(_: StorageError | None) -> None:
-        worker.sync(directory, lambda: _nothing, then)
-
-    def write(_: StorageError | None) -> None:
-        worker.write(directory, 0, _nothing, sync)
-
-    worker.name(directory, _nothing, write)
-
-
 def _directory_of(error: StorageError, copy: Log, log: Log) -> str:
     return copy.directory if error.path.startswith(f"{copy.directory}/") else log.directory
-
-
-def _nothing() -> None:
-    """Only its turn is waited for."""

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from replication.backlog import AppendHistory
+from replication.followers import NO_OFFSET, Follower
 from replication.image import PartitionState
 from replication.purgatory import Key
 from storage.log import AppendInfo, Isolation, Log, PreparedAppend, ReadInfo
@@ -36,7 +38,6 @@ ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
 
 NO_EPOCH: Final = -1
-NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 
 AT_HIGH_WATERMARK: Final = -1
@@ -69,6 +70,8 @@ class FetchPosition:
     __slots__ = ("last_fetched_epoch", "leader_epoch", "offset")
     log_start_offset: int = NO_OFFSET
     """Where a follower's own log begins; only `FetchedPartition` is told."""
+    asked_mono_ms: int = 0
+    """When it was asked for before; only `FetchedPartition` knows."""
 
     def __init__(self, offset: int, leader_epoch: int = NO_EPOCH, last_fetched_epoch: int = NO_EPOCH) -> None:
         self.offset = offset
@@ -110,52 +113,12 @@ class Diverged(Exception):
         self.end_offset = end_offset
 
 
-class Follower:
-    """What the leader knows of one other replica."""
-
-    __slots__ = (
-        "_last_fetch_end", "_last_fetch_mono_ms", "broker_epoch", "end_offset", "is_joining", "last_caught_up_mono_ms",
-        "log_start_offset",
-    )  # fmt: skip
-
-    def __init__(self, last_caught_up_mono_ms: int) -> None:
-        self.end_offset = NO_OFFSET
-        self.last_caught_up_mono_ms = last_caught_up_mono_ms
-        self.log_start_offset = NO_OFFSET
-        self.broker_epoch = -1
-        self.is_joining = False
-        """Outside the ISR but close behind: the high watermark waits for it, or it would never catch up under load."""
-        self._last_fetch_end = NO_OFFSET
-        self._last_fetch_mono_ms = 0
-
-    def fetched(self, offset: int, leader_end: int, mono_ms: int) -> None:
-        """It asked for `offset`, so it holds all below; `leader_end` is where our log ended when it asked."""
-        if offset >= leader_end:
-            caught_up_mono_ms = mono_ms
-        elif offset >= self._last_fetch_end:  # it has now all that there was when it asked last
-            caught_up_mono_ms = self._last_fetch_mono_ms
-        else:
-            caught_up_mono_ms = self.last_caught_up_mono_ms
-        self.last_caught_up_mono_ms = max(self.last_caught_up_mono_ms, caught_up_mono_ms)
-        self.end_offset = offset
-        self._last_fetch_end = leader_end
-        self._last_fetch_mono_ms = mono_ms
-
-    def is_caught_up(self, leader_end: int, mono_ms: int, max_lag_ms: int) -> bool:
-        """Whether it was at the log's end at some time within the allowed lag."""
-        return self.end_offset == leader_end or self.is_within(mono_ms, max_lag_ms)
-
-    def is_within(self, mono_ms: int, max_lag_ms: int) -> bool:
-        """Whether it need not be at the log's end now."""
-        return mono_ms - self.last_caught_up_mono_ms <= max_lag_ms
-
-
 class Partition:
     """State and decisions of one replica; everything it needs of the world is handed in."""
 
     __slots__ = (
         "_awaiting_all", "_awaiting_own", "_is_settled", "_own_end", "_wake", "_want_sync", "broker_id", "end_key",
-        "epoch_start_offset", "followers", "high_watermark", "index", "is_leader", "is_offline", "is_syncing", "isr",
+        "epoch_start_offset", "followers", "high_watermark", "history", "index", "is_leader", "is_offline", "is_syncing", "isr",
         "key", "leader_epoch", "leader_id", "log", "min_isr", "partition_epoch", "replicas", "topic", "topic_id",
         "wanted_isr", "writes_in_flight",
     )  # fmt: skip
@@ -185,6 +148,8 @@ class Partition:
         self.followers: dict[int, Follower] = {}
         self.epoch_start_offset = 0
         self.high_watermark = log.high_watermark
+        self.history: AppendHistory | None = None
+        """What was appended when, where somebody wants to know."""
         self.writes_in_flight = 0
         self.is_syncing = False
         self._is_settled = False
@@ -215,6 +180,8 @@ class Partition:
         else:
             known = self.followers
             self.followers = {replica: known.get(replica) or Follower(0) for replica in others}
+            for follower in self.followers.values():
+                follower.is_joining = False  # who left the ISR may be gone for good: its next fetch will tell
             if self._is_settled:
                 self.own_end_moved()
 
@@ -241,6 +208,37 @@ class Partition:
         if is_news:
             self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+    def opened_as_follower(self) -> None:
+        """The log is open: with the power, it may have lost what was taken for committed."""
+        self.high_watermark = min(self.high_watermark, self.log.high_watermark)
+
+    def commit_as_follower(self, prepared: PreparedAppend, wall_ms: int) -> None:
+        """The leader's batches are written.
+
+        Raises:
+            KafkaError: the append was given up.
+        """
+        info = self.log.commit(prepared, wall_ms)
+        if self.history is not None:
+            self.history.appended(info.base_offset, prepared.size)
+        self._wake(self.end_key)
+        if self.is_leader and self._is_settled:  # it was elected while they were being written
+            self.own_end_moved()
+
+    def learn_high_watermark(self, offset: int) -> None:
+        """The leader says what is committed: as far as this log goes it is so here."""
+        offset = min(offset, self.log.log_end_offset)
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.log.high_watermark = offset
+            self._wake(self.key)
+
+    def cut_as_follower(self) -> None:
+        """The log was cut, perhaps below what was taken for committed."""
+        self.high_watermark = self.log.high_watermark
+        self._wake(self.key)
+        self._wake(self.end_key)
+
     def go_offline(self) -> None:
         """The log directory failed: nothing here can be trusted any more."""
         if not self.is_offline:
@@ -263,11 +261,12 @@ class Partition:
     def _take(self, state: PartitionState) -> None:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
+        if state.partition_epoch != self.partition_epoch:
+            self.wanted_isr = None  # it was granted, or cannot be any more
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
         self.isr = state.isr
         self.min_isr = min(self.log.config.min_insync_replicas, len(state.replicas))
-        self.wanted_isr = None
 
     def _give_up(self, error: ErrorCode) -> None:
         for waiting in (self._awaiting_own, self._awaiting_all):
@@ -303,6 +302,8 @@ class Partition:
     def commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
         """The last step of an append whose bytes are written."""
         info = self.log.commit(prepared, wall_ms)
+        if self.history is not None:
+            self.history.appended(info.base_offset, prepared.size)
         self._wake(self.end_key)
         self.own_end_moved()
         return info
@@ -512,9 +513,11 @@ class Partition:
 
     # ------------------------------------------------------------ followers
     def update_follower(
-        self, reader: Reader, position: FetchPosition, leader_end: int, mono_ms: int, max_lag_ms: int
+        self, reader: Reader, position: FetchPosition, leader_end: int, mono_ms: int, max_lag_ms: int, *, may_join: bool
     ) -> None:
         """A follower's fetch from `position` was served while our log ended at `leader_end` (seeds.md F5).
+
+        A follower that is fenced, or about to leave, cannot be in the ISR (`may_join`).
 
         Raises:
             KafkaError: this broker is no replica, or an older registration of one.
@@ -527,10 +530,9 @@ class Partition:
         if reader.broker_epoch < follower.broker_epoch and reader.broker_epoch != -1:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         follower.broker_epoch = max(follower.broker_epoch, reader.broker_epoch)
-        follower.fetched(position.offset, leader_end, mono_ms)
-        follower.is_joining = reader.replica_id not in self.isr and follower.is_caught_up(
-            leader_end, mono_ms, max_lag_ms
-        )
+        follower.fetched(position, leader_end, mono_ms)
+        is_close = may_join and follower.is_caught_up(leader_end, mono_ms, max_lag_ms)
+        follower.is_joining = is_close and reader.replica_id not in self.isr
         if position.log_start_offset != follower.log_start_offset:
             follower.log_start_offset = position.log_start_offset
             self._wake(self.key)

@@ -121,7 +121,7 @@ class Purgatory:
         waiter.keys = tuple(keys)
         for key in waiter.keys:
             self.watch(waiter, key)
-        waiter.deadline = self.deadlines.schedule(deadline_mono_ms, lambda: self._expire(waiter))
+        waiter.deadline = self.deadlines.schedule(deadline_mono_ms, lambda: self.expire(waiter))
         self._parked += 1
 
     def forget(self, waiter: Waiter) -> None:
@@ -161,7 +161,8 @@ class Purgatory:
         if self.on_wake is not None:
             self.on_wake()
 
-    def _expire(self, waiter: Waiter) -> None:
+    def expire(self, waiter: Waiter) -> None:
+        """Its time is over; harmless when it does not wait."""
         if waiter.purgatory is not None:
             self.forget(waiter)
             waiter.expire()

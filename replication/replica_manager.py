@@ -29,11 +29,14 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from replication.backlog import AppendHistory, Appends
 from replication.file_changes import FileChanges
 from replication.image import Changes, MetadataImage, PartitionState, ResourceType, TopicImage
+from replication.isr_watch import IsrWatch
 from replication.partition import FetchPosition, Partition, Reader
 from replication.partition_sync import PartitionSync
 from replication.purgatory import Purgatory
+from replication.replication_throttle import FOLLOWER, LEADER, ReplicationThrottle
 from replication.work import Worker
 from storage.blocking import WouldBlock
 from storage.disk import StorageError
@@ -75,8 +78,7 @@ class ReplicaManager:
     ) -> None:
         """Hold nothing yet: `apply` brings the partitions.
 
-        `settings` are the broker's own as text, for what a topic does not say itself; `max_lag_ms` is
-        replica.lag.time.max.ms.
+        `settings` are the broker's own, for what a topic does not say itself; `max_lag_ms`: replica.lag.time.max.ms.
         """
         self._log_manager = log_manager
         self._worker = worker
@@ -87,6 +89,8 @@ class ReplicaManager:
         self.image = image
         """The cluster as `partitions` follows it."""
         self.partitions: dict[tuple[str, int], Partition] = {}
+        self.appends: Appends | None = None
+        """Counts what is appended, where somebody wants to know; to be set before the first image."""
         self._failed: set[tuple[str, int]] = set()
         self._has_begun = False  # the first image has been followed: what comes later is new
         self._waiting_appends: dict[Partition, deque[Append]] = {}
@@ -94,9 +98,13 @@ class ReplicaManager:
         self._not_ready: deque[Partition] = deque()  # new ones (rule 8), of which the first is being opened
         self._opened: list[Partition] = []  # those before it, which are synced together
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        self.leader_throttle = ReplicationThrottle(LEADER, broker_id, self._topic_config)
+        self.follower_throttle = ReplicationThrottle(FOLLOWER, broker_id, self._topic_config)
+        self.isrs = IsrWatch(lambda: self.image, self.await_disk, self.guard, self._want_isr)
         FileChanges(log_manager, worker, self.directory_failed)
         # News upward (seam 12), set by the composition root.
         self.on_leadership: Callable[[Partition], None] | None = None
+        self.on_following: Callable[[Partition], None] | None = None
         self.on_isr_wanted: Callable[[Partition, tuple[int, ...]], None] | None = None
         self.on_directory_failed: Callable[[str, StorageError], None] | None = None
 
@@ -118,6 +126,9 @@ class ReplicaManager:
             for index in sorted(indexes):
                 self._place(topic, index, topic.partitions[index], mono_ms)
                 yield
+        for partition in list(self.partitions.values()) if changes.brokers else ():
+            self.isrs.look_for_joiners(partition)
+            yield
         self._has_begun = True
 
     def _place(self, topic: TopicImage, index: int, state: PartitionState, mono_ms: int) -> None:
@@ -146,6 +157,9 @@ class ReplicaManager:
                     self._make_ready()
         else:
             partition.follow(state)
+        self.isrs.look_for_joiners(partition)
+        if self.on_following is not None:
+            self.on_following(partition)
         if self.on_leadership is not None and (was_leader, epoch) != (partition.is_leader, partition.leader_epoch):
             self.on_leadership(partition)
 
@@ -170,6 +184,8 @@ class ReplicaManager:
             self._failed.add(key)
             return None
         partition = Partition(log, self.broker_id, self._purgatory.wake, self.sync)
+        if self.appends is not None:
+            partition.history = AppendHistory(self.appends)
         self._failed.discard(key)
         self.partitions[key] = partition
         return partition
@@ -188,6 +204,8 @@ class ReplicaManager:
         was_leader = partition.is_leader
         partition.vanish()
         self._refuse_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.on_following is not None:
+            self.on_following(partition)
         if was_leader and self.on_leadership is not None:
             self.on_leadership(partition)
         if partition.is_offline:
@@ -217,6 +235,9 @@ class ReplicaManager:
             broker = {**self._settings, **self.image.broker_config(self.broker_id)}
             config = self._default_configs[key] = log_config(own, broker)
         return config
+
+    def _topic_config(self, topic: str) -> Mapping[str, str]:
+        return self.image.topic_config(topic)
 
     def _reconfigure(self, topic: str) -> Iterator[None]:
         known = self.image.topics_by_name.get(topic)
@@ -254,6 +275,11 @@ class ReplicaManager:
         if known is not None and index in known.partitions:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def is_in_sync(self, topic: str, index: int, replica_id: int) -> bool:
+        """Whether a replica is in the ISR of a partition that is here."""
+        partition = self.partitions.get((topic, index))
+        return partition is not None and replica_id in partition.isr
 
     # ------------------------------------------------------------ appending
     def append(
@@ -446,9 +472,11 @@ class ReplicaManager:
             self.directory_failed(partition.log.directory, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from error
         if fetched_mono_ms is not None and reader.replica_id >= 0:
-            partition.update_follower(reader, position, info.log_end_offset, fetched_mono_ms, self._max_lag_ms)
-            if self._may_join(reader):
-                self._want_isr(partition, partition.isr_with(reader.replica_id))
+            end, max_lag_ms = info.log_end_offset, self._max_lag_ms
+            may_join = self.isrs.may_join(reader.replica_id, reader.broker_epoch)
+            partition.update_follower(reader, position, end, fetched_mono_ms, max_lag_ms, may_join=may_join)
+            if may_join:
+                self.isrs.caught_up(partition, reader.replica_id)
         return info
 
     def await_disk(self, partition: Partition, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
@@ -456,6 +484,7 @@ class ReplicaManager:
 
         `then` may be called before this returns.
         """
+        blocked.__traceback__ = None  # it would keep whoever waits, who keeps it
         waiting = self._reading.get(blocked)
         if waiting is not None:
             waiting.append(then)
@@ -484,30 +513,13 @@ class ReplicaManager:
             then()
         blocked.forget()
 
-    def _may_join(self, reader: Reader) -> bool:
-        """Whether a follower is a broker in good standing, in the registration that it fetches with (KIP-903)."""
-        broker = self.image.brokers.get(reader.replica_id)
-        return broker is not None and broker.is_active and reader.broker_epoch in (-1, broker.epoch)
-
     def check_isrs(self, mono_ms: int) -> None:
         """Have followers that fell behind leave their ISR; to be called every half of replica.lag.time.max.ms."""
         for partition in list(self.partitions.values()):
-            self._check_isr(partition, mono_ms)
+            self.isrs.look_for_laggards(partition, mono_ms, self._max_lag_ms)
 
-    def _check_isr(self, partition: Partition, mono_ms: int) -> None:
-        try:
-            isr = partition.isr_without_laggards(mono_ms, self._max_lag_ms, may_block=False)
-        except WouldBlock as blocked:
-            self.await_disk(partition, blocked, lambda: self._check_isr(partition, mono_ms))
-        except StorageError as error:
-            self.directory_failed(partition.log.directory, error)
-        except KafkaError:
-            _log.exception("the ISR of %s cannot be checked", partition)
-        else:
-            self._want_isr(partition, isr)
-
-    def _want_isr(self, partition: Partition, isr: tuple[int, ...] | None) -> None:
-        if isr is not None and self.on_isr_wanted is not None:
+    def _want_isr(self, partition: Partition, isr: tuple[int, ...]) -> None:
+        if self.on_isr_wanted is not None:
             partition.wanted_isr = isr
             self.on_isr_wanted(partition, isr)
 
@@ -574,6 +586,8 @@ class ReplicaManager:
                 was_leader = partition.is_leader
                 partition.go_offline()
                 self._refuse_waiting(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+                if self.on_following is not None:
+                    self.on_following(partition)
                 if was_leader and self.on_leadership is not None:
                     self.on_leadership(partition)
         if is_news and self.on_directory_failed is not None:
@@ -581,4 +595,4 @@ class ReplicaManager:
 
 
 def _nothing() -> None:
-    """Only its turn is waited for."""
+    pass

@@ -138,6 +138,44 @@ class SnapshotFiles:
         """A snapshot is there, durably."""
         self.kept.append(SnapshotFile(name, size, wall_ms))
 
+    # ---- to and from other replicas ----------------------------------------------------------------------
+
+    def piece(self, name: SnapshotName, position: int, max_bytes: int) -> tuple[Buffer, int] | None:
+        """Bytes of a snapshot from a position on and how many it has in all; None: there is no such snapshot."""
+        found = next((file for file in self.kept if file.name == name), None)
+        if found is None:
+            return None
+        file = self._disk.open(self.path(name), write=False)
+        try:
+            length = max(0, min(max_bytes, found.size - position))
+            return file.pread(length, position) if length else b"", found.size
+        finally:
+            file.close()
+
+    def piece_writing(self, name: SnapshotName, position: int, piece: Buffer, *, is_last: bool) -> Callable[[], None]:
+        """Closed work that writes a piece of another replica's snapshot; `received` when the last one is written."""
+        disk, directory, path = self._disk, self.directory, self.path(name)
+
+        def run() -> None:
+            _write(disk, path + PART, [piece], position)
+            if is_last:
+                disk.rename(path + PART, path)
+                disk.sync_dir(directory)
+
+        return run
+
+    def received(self, name: SnapshotName, wall_ms: int) -> Snapshot:
+        """A snapshot of another replica is there, durably; what it holds.
+
+        Raises:
+            CorruptMetadata: it is damaged.
+        """
+        path = self.path(name)
+        data = self._disk.read(path)
+        snapshot = read_snapshot(data, path)
+        self.made(name, len(data), wall_ms)
+        return snapshot
+
     def forget_before(self, name: SnapshotName) -> list[str]:
         """Count older snapshots no longer; their files are the caller's to remove."""
         old = [file for file in self.kept if file.name < name]
@@ -145,11 +183,10 @@ class SnapshotFiles:
         return [self.path(file.name) for file in old]
 
 
-def _write(disk: Disk, path: str, chunks: Iterable[Buffer]) -> None:
+def _write(disk: Disk, path: str, chunks: Iterable[Buffer], position: int = 0) -> None:
     file = disk.open(path, write=True, create=True)
     try:
-        file.truncate(0)
-        position = 0
+        file.truncate(position)
         for chunk in chunks:
             file.pwrite(chunk, position)
             position += len(chunk)

@@ -44,6 +44,18 @@ class Worker(Protocol):
         """Do something in a log directory that may take long and that nobody waits for: delete, write checkpoints."""
 
 
+def behind_all(worker: Worker, directory: str, then: Done) -> None:
+    """Call `then` behind the names, writes and syncs of a directory that are waiting now."""
+
+    def sync(_: StorageError | None) -> None:
+        worker.sync(directory, lambda: _nothing, then)
+
+    def write(_: StorageError | None) -> None:
+        worker.write(directory, 0, _nothing, sync)
+
+    worker.name(directory, _nothing, write)
+
+
 class InlineWorker:
     """Does everything at once in the caller's thread: for tests and for tools."""
 
@@ -66,6 +78,10 @@ class InlineWorker:
     def background(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002
         """Do it at once."""
         _run_and_report(run, done)
+
+
+def _nothing() -> None:
+    """Only its turn is waited for."""
 
 
 def _run_and_report(run: Run, done: Done) -> None:

@@ -140,7 +140,9 @@ class Appends:
         return prepared
 
     def prepare_as_follower(self, records: Buffer, batches: list[Placed], wall_ms: int) -> PreparedAppend:
-        """Find the place for a leader's batches, which keep their offsets."""
+        """Find the place for a leader's batches, which keep their offsets; those that would fill a segment come again."""
+        while len(batches) > 1 and batches[-1][0] + batches[-1][1].size > self._segment_bytes:
+            batches.pop()
         position, last = batches[-1]
         prepared = PreparedAppend(memoryview(records)[: position + last.size], last.leader_epoch, NO_TIMESTAMP)
         if prepared.size > self._segment_bytes:

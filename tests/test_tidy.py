@@ -39,6 +39,8 @@ SPEAKING_FACES = {
 
 DOORS = {
     "barnabas.__main__": "python -m barnabas",
+    "barnabas.cluster_command": "imported when the verb is cluster",
+    "barnabas.health": "imported when the verb is health",
     "barnabas.pipeline.command": "imported when the verb is pipeline",
     "barnabas.pytest_plugin": "pytest's entry point",
     "broker.cli": "imported when the verb is the daemon's",
@@ -46,9 +48,7 @@ DOORS = {
 }
 """Modules that something else than an import statement leads to."""
 
-NOT_WIRED_YET = {
-    "replication.raft.raft": "the quorum of several controllers: simulated (tests/simulation/quorum), not served yet",
-}
+NOT_WIRED_YET: dict[str, str] = {}
 """Modules whose users are being built; a row goes as soon as somebody imports the module."""
 
 

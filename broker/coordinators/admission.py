@@ -5,7 +5,8 @@ RULES    1. Where a partition has records of the transaction already, nothing is
          2. A marker that is written while the coordinator is being asked ends the admission: what came after it would
             never be ended itself.
          3. What one producer asks is answered in the order in which it asked, or its records would change places. Where
-            its records have been turned away, later ones wait for them.
+            its records have been turned away, later ones wait for them; unless others have led meanwhile, who may have
+            let them in.
          4. Errors that older producers do not know are told as some that make them try again.
          5. A partition that knows a later epoch of the producer says so itself.
 NOT HERE What the coordinator decides (`transactions.py`).
@@ -14,16 +15,18 @@ NOT HERE What the coordinator decides (`transactions.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.coordinators.runtime import Clock, CoordinatorRuntime, Shard, coordinator_error
-from broker.coordinators.transaction import NO_EPOCH, WITH_BUMPS, Expected, TopicPartition
+from broker.coordinators.transaction import WITH_BUMPS, Expected, TopicPartition
+from broker.coordinators.transaction_lookup import TransactionLookup
 from broker.coordinators.transactions import Identity, Marker, TransactionCoordinator
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import NO_SEQUENCE
 from replication.deadlines import Deadlines
+from replication.partition import NO_EPOCH
 from replication.replica_manager import ReplicaManager
 from storage.producers import Producer
 
@@ -47,6 +50,15 @@ Refusals = dict[TopicPartition, KafkaError]
 Sequences = Mapping[TopicPartition, int]
 """Partitions, and the first sequence of what is to be written there."""
 Done = Callable[[Refusals], None]
+
+
+class _TurnedAway(NamedTuple):
+    """Records of one producer that did not come in."""
+
+    epoch: int
+    lowest: int
+    """Of their first sequences."""
+    leader_epoch: int
 
 
 class _Asking:
@@ -83,6 +95,7 @@ class Admission:
         coordinator: CoordinatorRuntime[TransactionCoordinator],
         deadlines: Deadlines,
         clock: Clock,
+        lookup: TransactionLookup | None = None,
         *,
         does_verify: bool = True,
         retry_ms: int = 20,
@@ -90,20 +103,22 @@ class Admission:
     ) -> None:
         """Let partitions of `replicas` be written to.
 
-        Without `does_verify` old producers are believed. A producer of version 2 waits for the end of its last
-        transaction for `patience_ms`, looking every `retry_ms`.
+        `lookup` asks coordinators on other brokers; None: there are none. Without `does_verify` old producers are
+        believed. A producer of version 2 waits for the end of its last transaction for `patience_ms`, looking every
+        `retry_ms`.
         """
         self._replicas = replicas
         self._coordinator = coordinator
         self._deadlines = deadlines
         self._clock = clock
+        self._lookup = lookup
         self.does_verify = does_verify
         """Whether old producers are looked for; may change."""
         self._retry_ms = retry_ms
         self._patience_ms = patience_ms
         self._asking: dict[int, deque[_Asking]] = {}  # by producer id; the first of each is being answered
-        self._turned_away: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
-        """By partition and producer id: epoch and lowest first sequence of records that are to come again."""
+        self._turned_away: dict[tuple[TopicPartition, int], _TurnedAway] = {}
+        """By partition and producer id: records that are to come again."""
 
     def admit(
         self,
@@ -141,7 +156,7 @@ class Admission:
         for asking in self._asking.get(producer_id, ()):
             asking.ended.add(partition)
         turned_away = self._turned_away.get((partition, producer_id))
-        if turned_away is not None and (marker.version < WITH_BUMPS or turned_away[0] != marker.epoch):
+        if turned_away is not None and (marker.version < WITH_BUMPS or turned_away.epoch != marker.epoch):
             del self._turned_away[partition, producer_id]  # else they belong to the transaction after this one
 
     def _known(self, key: TopicPartition, producer: Expected) -> Producer | None:
@@ -153,6 +168,11 @@ class Admission:
 
     def _ask(self, asking: _Asking) -> None:
         asking.ended.clear()  # what ended before is not what is asked for
+        lookup = self._lookup
+        elsewhere = -1 if lookup is None else lookup.coordinator_of(asking.transactional_id)
+        if lookup is not None and elsewhere >= 0:
+            self._ask_there(lookup, elsewhere, asking)
+            return
         shard = self._coordinator.find(asking.transactional_id)
         if not isinstance(shard, Shard):
             self._answered(asking, dict.fromkeys(asking.partitions, shard))
@@ -164,12 +184,30 @@ class Admission:
         decision = shard.machine.add(name, producer, partitions, WITH_BUMPS)
         shard.execute(decision).then(lambda error: self._added(asking, decision.reply, error))
 
+    def _ask_there(self, lookup: TransactionLookup, coordinator_id: int, asking: _Asking) -> None:
+        """The coordinator is on another broker."""
+        is_added = asking.support is Support.IMPLICIT
+
+        def answered(verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
+            if not is_added or not self._asks_again(asking, verdicts.values()):
+                self._answered(asking, verdicts)
+
+        lookup.ask(
+            coordinator_id, asking.transactional_id, asking.producer, asking.partitions, answered, is_added=is_added
+        )
+
     def _added(self, asking: _Asking, reply: Identity, error: ErrorCode) -> None:
         verdict = reply.error if error is _NONE else coordinator_error(error)
-        if verdict is ErrorCode.CONCURRENT_TRANSACTIONS and self._clock.mono_ms() < asking.until_mono_ms:
-            self._deadlines.schedule(self._clock.mono_ms() + self._retry_ms, lambda: self._ask(asking))
-            return
-        self._answered(asking, dict.fromkeys(asking.partitions, verdict))
+        if not self._asks_again(asking, [verdict]):
+            self._answered(asking, dict.fromkeys(asking.partitions, verdict))
+
+    def _asks_again(self, asking: _Asking, verdicts: Iterable[ErrorCode]) -> bool:
+        """Whether the end of the last transaction is waited for; then it will be asked again."""
+        now_ms = self._clock.mono_ms()
+        if now_ms >= asking.until_mono_ms or ErrorCode.CONCURRENT_TRANSACTIONS not in verdicts:
+            return False
+        self._deadlines.schedule(now_ms + self._retry_ms, lambda: self._ask(asking))
+        return True
 
     def _answered(self, asking: _Asking, verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
         refusals = asking.refusals
@@ -195,24 +233,31 @@ class Admission:
 
     def _is_in_order(self, producer: Expected, key: TopicPartition, sequence: int) -> bool:
         """Whether no records before these are missing; these may be written then."""
-        turned_away = self._turned_away.get((key, producer.producer_id))
-        if turned_away is not None:
-            epoch, lowest = turned_away
-            if epoch == producer.epoch and sequence > lowest:
-                return False
-            del self._turned_away[key, producer.producer_id]
+        if sequence > self._lowest(producer, key, sequence):
+            return False
+        self._turned_away.pop((key, producer.producer_id), None)
         return True
 
+    def _lowest(self, producer: Expected, key: TopicPartition, sequence: int) -> int:
+        """The first sequence of all that is still to come in this epoch of the producer and of the leader, with these."""
+        known = self._turned_away.get((key, producer.producer_id))
+        if known is None or (known.epoch, known.leader_epoch) != (producer.epoch, self._leader_epoch(key)):
+            return sequence
+        return min(known.lowest, sequence)
+
     def _remember(self, producer: Expected, key: TopicPartition, sequence: int) -> None:
-        if sequence == NO_SEQUENCE:
-            return
         place = key, producer.producer_id
-        epoch, lowest = self._turned_away.get(place, (NO_EPOCH, NO_SEQUENCE))
-        if epoch <= producer.epoch:
-            lowest = min(lowest, sequence) if epoch == producer.epoch else sequence
-            self._turned_away[place] = producer.epoch, lowest
+        known = self._turned_away.get(place)
+        if sequence == NO_SEQUENCE or (known is not None and known.epoch > producer.epoch):
+            return
+        lowest = self._lowest(producer, key, sequence)
+        self._turned_away[place] = _TurnedAway(producer.epoch, lowest, self._leader_epoch(key))
         if len(self._turned_away) > REMEMBERED:
             del self._turned_away[next(iter(self._turned_away))]
+
+    def _leader_epoch(self, key: TopicPartition) -> int:
+        partition = self._replicas.partitions.get(key)
+        return NO_EPOCH if partition is None else partition.leader_epoch
 
 
 def _told(verdict: ErrorCode, support: Support) -> KafkaError:

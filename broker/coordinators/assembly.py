@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from broker.config import BrokerConfig
 from broker.coordinators.admission import Admission
+from broker.coordinators.cluster_markers import Ask, ClusterMarkers
 from broker.coordinators.consumer_settings import ConsumerGroupSettings, MigrationPolicy, SettingsOfGroups
 from broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.markers import LocalMarkers
@@ -18,6 +19,7 @@ from broker.coordinators.producer_ids import ProducerIds
 from broker.coordinators.rebalance import GroupSettings
 from broker.coordinators.replica_log import ReplicaLog
 from broker.coordinators.runtime import Clock, CoordinatorRuntime, Host
+from broker.coordinators.transaction_lookup import TransactionLookup
 from broker.coordinators.transactions import (
     TRANSACTION_VERSION,
     TRANSACTIONS_TOPIC,
@@ -58,8 +60,13 @@ def coordinators(
     deadlines: Deadlines,
     clock: Clock,
     producer_ids: ProducerIds,
+    ask: Ask,
 ) -> Coordinators:
-    """Coordinators that know of nothing yet: `image_changed` brings it."""
+    """Coordinators that know of nothing yet: `image_changed` brings it; `ask` asks other brokers."""
+
+    def image() -> MetadataImage:
+        return replicas.image
+
     settings_of_groups = SettingsOfGroups(consumer_settings(config), lambda: replicas.image)
     groups = _groups(config, settings_of_groups, replicas, deadlines, clock)
     settings = TransactionSettings(
@@ -73,7 +80,7 @@ def coordinators(
         def version() -> int:
             return replicas.image.features.get(TRANSACTION_VERSION, 0)
 
-        return TransactionCoordinator(host, settings, markers, version, producer_ids.take)
+        return TransactionCoordinator(host, settings, everywhere, version, producer_ids.take)
 
     def open_log(partition: int) -> ReplicaLog:
         return ReplicaLog(replicas, TRANSACTIONS_TOPIC, partition, clock)
@@ -84,11 +91,13 @@ def coordinators(
         transactions,
         deadlines,
         clock,
+        TransactionLookup(config.node_id, image, ask),
         does_verify=bool(config.value("transaction.partition.verification.enable")),
         retry_ms=config.number("add.partitions.to.txn.retry.backoff.ms"),
         patience_ms=config.number("add.partitions.to.txn.retry.backoff.max.ms"),
     )
     markers = LocalMarkers(replicas, groups, admission, clock)
+    everywhere = ClusterMarkers(config.node_id, markers, image, ask)
     return Coordinators(groups, transactions, admission, markers, producer_ids, settings_of_groups)
 
 

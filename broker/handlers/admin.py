@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from broker.handlers.deciding import Decider
+from broker.handlers.own_settings import OwnSettings
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.log_levels import change_log_levels
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
@@ -61,8 +62,11 @@ class AdminHandlers:
         *,
         deletion_enabled: bool,
         deadlines: Deadlines,
+        own_settings: OwnSettings | None = None,
     ) -> None:
+        """Where `own_settings` is None it is the controller that is asked, not a broker."""
         self._node_id = node_id
+        self._own_settings = own_settings
         self._controller = controller
         self._image = image
         self._authorizer = authorizer
@@ -204,13 +208,23 @@ class AdminHandlers:
         self, context: RequestContext, resources: list[R]
     ) -> tuple[list[R], list[AlterConfigsResourceResponse]]:
         refused, allowed = [], []
+        asked = Counter((resource.resource_type, resource.resource_name) for resource in resources)
         for resource in resources:
-            code = self._why_not_alter(context, resource)
+            kind, name = resource.resource_type, resource.resource_name
+            code, sentence = self._why_not_alter(context, resource), None
+            if code == ErrorCode.NONE and self._own_settings is not None:
+                try:
+                    self._own_settings.check(self._image(), resource, is_repeated=asked[kind, name] > 1)
+                except KafkaError as error:
+                    code, sentence = error.code, error.message
             if code == ErrorCode.NONE:
                 allowed.append(resource)
             else:
-                kind, name = resource.resource_type, resource.resource_name
-                refused.append(AlterConfigsResourceResponse(error_code=code, resource_type=kind, resource_name=name))
+                refused.append(
+                    AlterConfigsResourceResponse(
+                        error_code=code, error_message=sentence, resource_type=kind, resource_name=name
+                    )
+                )
         return allowed, refused
 
     def _why_not_alter(

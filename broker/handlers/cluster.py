@@ -2,14 +2,16 @@
 
 RULES    1. What is changed wants ALTER on the cluster, what is shown DESCRIBE; who may not is told so in the answer's
             own place for it, and of nothing that is there.
-         2. The answer comes when the controller's records are committed.
+         2. The answer comes when the controller's records are committed. Who asks for elections or reassignments and says how
+            long it waits is told REQUEST_TIMED_OUT then, and what it asked for may be done all the same.
 NOT HERE What the controller decides (`replication/controller`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import TypeVar
 
 from broker.handlers.deciding import Controller
 from broker.handlers.router import Pending, RequestContext, Route
@@ -29,9 +31,6 @@ from protocol.messages.cluster import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    QuorumListener,
-    QuorumNode,
-    QuorumReplica,
     QuorumTopic,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
@@ -43,42 +42,31 @@ from protocol.messages.cluster import (
     UpdateFeaturesResponse,
 )
 from protocol.primitives import ZERO_UUID
-from protocol.schema import Message
+from protocol.schema import Message, carries
 from replication.controller.asked_elections import refusal
 from replication.controller.features import UpgradeType
 from replication.controller.reassignments import list_reassignments
-from replication.image import MetadataImage
+from replication.deadlines import Deadline, Deadlines
 
 METADATA_TOPIC = "__cluster_metadata"
 
 _REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _NO_RIGHT = "Cluster authorization failed."
+_LATE = ErrorCode.REQUEST_TIMED_OUT
+_LATE_TEXT = "The request timed out."
+_WITH_DIRECTORIES = 2
 _NOT_HERE = "This server does not host this topic-partition."
 
-
-class QuorumController(Controller, Protocol):
-    """A controller that votes."""
-
-    @property
-    def voter_directory(self) -> bytes:
-        """The id of the directory that the metadata log is in."""
-
-    def update_features(self, request: UpdateFeaturesRequest, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        """Decide on other levels of features."""
-
-    def add_voter(self, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
-        """Decide on another voter."""
-
-    def remove_voter(self, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
-        """Decide on a voter less."""
+M = TypeVar("M", bound=Message)
 
 
 class ClusterHandlers:
     """The handlers of this module and what they need."""
 
-    def __init__(self, controller: QuorumController, authorizer: Authorizer) -> None:
+    def __init__(self, controller: Controller, authorizer: Authorizer, deadlines: Deadlines) -> None:
         self._controller = controller
         self._authorizer = authorizer
+        self._deadlines = deadlines
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
@@ -97,28 +85,17 @@ class ClusterHandlers:
     def elect_leaders(self, context: RequestContext, request: ElectLeadersRequest) -> Pending | ElectLeadersResponse:
         """Elect leaders."""
         if not self._may(context, Operation.ALTER):
-            return refusal(request, _REFUSED, _NO_RIGHT)
-        return self._submit(context, request)
+            return _as_in(context.api_version, refusal(request, _REFUSED, _NO_RIGHT))
+        return self._submit_for(context, request, request.timeout_ms, lambda: refusal(request, _LATE, _LATE_TEXT))
 
     def alter_reassignments(
         self, context: RequestContext, request: AlterPartitionReassignmentsRequest
     ) -> Pending | AlterPartitionReassignmentsResponse:
         """Give partitions other replicas."""
-        if self._may(context, Operation.ALTER):
-            return self._submit(context, request)
-        topics = [
-            ReassignableTopicResponse(
-                name=topic.name,
-                partitions=[
-                    ReassignablePartitionResponse(
-                        partition_index=partition.partition_index, error_code=_REFUSED, error_message=_NO_RIGHT
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-        return AlterPartitionReassignmentsResponse(error_code=_REFUSED, error_message=_NO_RIGHT, responses=topics)
+        if not self._may(context, Operation.ALTER):
+            return _not_reassigned(request, _REFUSED, _NO_RIGHT)
+        late = partial(_not_reassigned, request, _LATE, _LATE_TEXT)
+        return self._submit_for(context, request, request.timeout_ms, late)
 
     def list_reassignments(
         self, context: RequestContext, request: ListPartitionReassignmentsRequest
@@ -138,9 +115,7 @@ class ClusterHandlers:
         if context.api_version == 0:
             for update in request.feature_updates:
                 update.upgrade_type = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
-        pending = Pending()
-        self._controller.update_features(request, wall_ms=context.wall_ms, reply=pending.complete)
-        return pending
+        return self._submit(context, request)
 
     # ------------------------------------------------------------ nodes
     def unregister_broker(
@@ -151,66 +126,100 @@ class ClusterHandlers:
             return UnregisterBrokerResponse(error_code=_REFUSED, error_message=_NO_RIGHT)
         return self._submit(context, request)
 
-    def add_voter(self, context: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+    def add_voter(self, context: RequestContext, request: AddRaftVoterRequest) -> Pending | AddRaftVoterResponse:
         """Another voter of the metadata log."""
         if not self._may(context, Operation.ALTER):
             return AddRaftVoterResponse(error_code=_REFUSED, error_message=_NO_RIGHT)
-        return self._controller.add_voter(request)
+        return self._submit(context, request)
 
-    def remove_voter(self, context: RequestContext, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
+    def remove_voter(
+        self, context: RequestContext, request: RemoveRaftVoterRequest
+    ) -> Pending | RemoveRaftVoterResponse:
         """A voter less."""
         if not self._may(context, Operation.ALTER):
             return RemoveRaftVoterResponse(error_code=_REFUSED, error_message=_NO_RIGHT)
-        return self._controller.remove_voter(request)
+        return self._submit(context, request)
 
-    def describe_quorum(self, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-        """The quorum: this node."""
+    def describe_quorum(
+        self, context: RequestContext, request: DescribeQuorumRequest
+    ) -> Pending | DescribeQuorumResponse:
+        """The quorum, as its leader sees it."""
         if not self._may(context, Operation.DESCRIBE):
             return DescribeQuorumResponse(error_code=_REFUSED, error_message=_NO_RIGHT, topics=[])
         asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
         if asked != [(METADATA_TOPIC, [0])]:
             topics = [_unknown(topic) for topic in request.topics]
             return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=topics)
-        image = self._controller.image
-        described = DescribedQuorumTopic(topic_name=METADATA_TOPIC, partitions=[self._quorum(context, image)])
-        nodes = [
-            QuorumNode(
-                node_id=node_id,
-                listeners=[QuorumListener(name=e.listener, host=e.host, port=e.port) for e in controller.endpoints],
-            )
-            for node_id, controller in image.controllers.items()
-            if node_id == image.leader_id and context.api_version >= 2
-        ]
-        return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=[described], nodes=nodes)
+        pending = Pending()
 
-    def _quorum(self, context: RequestContext, image: MetadataImage) -> DescribedQuorum:
-        end = image.offset + 1
-        has_directory = context.api_version >= 2
-        voter = QuorumReplica(
-            replica_id=image.leader_id,
-            replica_directory_id=self._controller.voter_directory if has_directory else ZERO_UUID,
-            log_end_offset=end,
-            last_fetch_timestamp=context.wall_ms,
-            last_caught_up_timestamp=context.wall_ms,
-        )
-        return DescribedQuorum(
-            partition_index=0,
-            error_code=ErrorCode.NONE,
-            error_message="",
-            leader_id=image.leader_id,
-            leader_epoch=image.epoch,
-            high_watermark=end,
-            current_voters=[voter],
-            observers=[],
-        )
+        def reply(answer: DescribeQuorumResponse) -> None:
+            if context.api_version < _WITH_DIRECTORIES:
+                _forget_directories(answer)
+            pending.complete(answer)
+
+        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
+        return pending
 
     def _submit(self, context: RequestContext, request: Message) -> Pending:
         pending = Pending()
         self._controller.submit(request, wall_ms=context.wall_ms, reply=pending.complete)
         return pending
 
+    def _submit_for(
+        self, context: RequestContext, request: Message, timeout_ms: int, timed_out: Callable[[], Message]
+    ) -> Pending:
+        """Submit, and answer with `timed_out` when nothing was decided for so long."""
+        pending = Pending()
+        waiting: list[Deadline] = []
+
+        def reply(answer: Message) -> None:
+            for deadline in waiting:
+                deadline.cancel()
+            pending.complete(_as_in(context.api_version, answer))
+
+        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
+        if timeout_ms > 0 and not pending.is_done:
+            waiting.append(self._deadlines.schedule(context.mono_ms + timeout_ms, lambda: reply(timed_out())))
+            pending.on_cancel = waiting[0].cancel
+        return pending
+
     def _may(self, context: RequestContext, operation: str) -> bool:
         return self._authorizer.authorize(context.principal, operation, Resource.CLUSTER, CLUSTER_NAME)
+
+
+def _as_in(version: int, answer: M) -> M:
+    """An answer as its version has it: the first one of ElectLeaders has errors of partitions only."""
+    if not carries(type(answer), "error_code", version):
+        answer.error_code = ErrorCode.NONE  # type: ignore[attr-defined]  # it has one in other versions
+    return answer
+
+
+def _not_reassigned(
+    request: AlterPartitionReassignmentsRequest, code: ErrorCode, sentence: str
+) -> AlterPartitionReassignmentsResponse:
+    """The same answer for all that was asked for."""
+    topics = [
+        ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[
+                ReassignablePartitionResponse(
+                    partition_index=partition.partition_index, error_code=code, error_message=sentence
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return AlterPartitionReassignmentsResponse(error_code=code, error_message=sentence, responses=topics)
+
+
+def _forget_directories(answer: DescribeQuorumResponse) -> None:
+    """As before version 2."""
+    answer.nodes = []
+    for topic in answer.topics:
+        for quorum in topic.partitions:
+            for replica in (*quorum.current_voters, *quorum.observers):
+                replica.replica_directory_id = ZERO_UUID
 
 
 def _unknown(topic: QuorumTopic) -> DescribedQuorumTopic:

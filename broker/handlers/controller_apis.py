@@ -10,8 +10,6 @@ NOT HERE What the controller decides (`replication/controller`), topics and sett
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol
 
 from broker.handlers.deciding import Controller
 from broker.handlers.router import Pending, RequestContext, Route
@@ -25,11 +23,15 @@ from protocol.messages.quorum import (
     AllocateProducerIdsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
     BrokerState,
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
 )
 from protocol.schema import Message
 
@@ -38,24 +40,10 @@ _log = logging.getLogger("barnabas.controller")
 _BROKERS, _CONTROLLERS = 1, 2
 
 
-class BrokersController(Controller, Protocol):
-    """A controller that other brokers report to."""
-
-    def register_broker(
-        self, request: BrokerRegistrationRequest, *, wall_ms: int, reply: Callable[[Any], None]
-    ) -> None:
-        """Decide on a registration."""
-
-    def heartbeat(
-        self, request: BrokerHeartbeatRequest, *, wall_ms: int, mono_ms: int, reply: Callable[[Any], None]
-    ) -> None:
-        """Decide on what a broker says of itself."""
-
-
 class ControllerHandlers:
     """The handlers of this module and what they need."""
 
-    def __init__(self, controller: BrokersController, authorizer: Authorizer) -> None:
+    def __init__(self, controller: Controller, authorizer: Authorizer) -> None:
         self._controller = controller
         self._authorizer = authorizer
 
@@ -67,6 +55,8 @@ class ControllerHandlers:
             Route(ApiKey.BROKER_REGISTRATION, 0, 4, self.register),
             Route(ApiKey.BROKER_HEARTBEAT, 0, 2, self.heartbeat),
             Route(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, self.allocate_producer_ids),
+            Route(ApiKey.CONTROLLER_REGISTRATION, 0, 0, self.register_controller),
+            Route(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, self.assign_replicas),
         ]
 
     # ------------------------------------------------------------ brokers
@@ -88,16 +78,14 @@ class ControllerHandlers:
                 _log.info("broker %d is registered with epoch %d", request.broker_id, answer.broker_epoch)
             pending.complete(answer)
 
-        self._controller.register_broker(request, wall_ms=context.wall_ms, reply=reply)
+        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
         return pending
 
     def heartbeat(self, context: RequestContext, request: BrokerHeartbeatRequest) -> Pending | BrokerHeartbeatResponse:
         """A broker lives."""
         if not self._is_node(context):
             return BrokerHeartbeatResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        pending = Pending()
-        self._controller.heartbeat(request, wall_ms=context.wall_ms, mono_ms=context.mono_ms, reply=pending.complete)
-        return pending
+        return self._submit(context, request)
 
     def alter_partition(
         self, context: RequestContext, request: AlterPartitionRequest
@@ -118,6 +106,22 @@ class ControllerHandlers:
         if not self._is_node(context):
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             return AllocateProducerIdsResponse(error_code=code, producer_id_start=0, producer_id_len=0)
+        return self._submit(context, request)
+
+    def register_controller(
+        self, context: RequestContext, request: ControllerRegistrationRequest
+    ) -> Pending | ControllerRegistrationResponse:
+        """A controller's process begins."""
+        if not self._is_node(context):
+            return ControllerRegistrationResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return self._submit(context, request)
+
+    def assign_replicas(
+        self, context: RequestContext, request: AssignReplicasToDirsRequest
+    ) -> Pending | AssignReplicasToDirsResponse:
+        """A broker's replicas lie in these directories."""
+        if not self._is_node(context):
+            return AssignReplicasToDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return self._submit(context, request)
 
     def _submit(self, context: RequestContext, request: Message) -> Pending:

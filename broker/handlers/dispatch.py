@@ -55,10 +55,16 @@ class PendingParts:
 
     def deliver_to(self, deliver: Callable[[list[Part] | None], None], close: Callable[[str], None]) -> None:
         """Call `deliver` with the parts, or `close` with a reason, now or when the answer comes."""
-        self._pending.deliver_to(
-            lambda answer: deliver(None if answer is None else self._encode(answer)),
-            close,
-        )
+
+        def answered(answer: Message | None) -> None:
+            try:
+                parts = None if answer is None else self._encode(answer)
+            except CloseConnection as error:
+                close(str(error))
+            else:
+                deliver(parts)
+
+        self._pending.deliver_to(answered, close)
 
     def cancel(self) -> None:
         """Nobody will read the answer."""
@@ -113,9 +119,9 @@ class Dispatcher:
         except Exception:  # noqa: BLE001
             answer = self._answer_fault(entry, context)
         if isinstance(answer, Message):
-            return _encode(entry, correlation_id, answer)
+            return self._encode(entry, context, answer)
         if isinstance(answer, Pending):
-            return PendingParts(answer, lambda message: _encode(entry, correlation_id, message), frame)
+            return PendingParts(answer, lambda message: self._encode(entry, context, message), frame)
         return answer
 
     def _find(self, api_key: int, api_version: int) -> _Entry | None:
@@ -144,7 +150,15 @@ class Dispatcher:
         assert entry is not None
         answer = entry.handler(context, ApiVersionsRequest())
         assert isinstance(answer, Message)
-        return _encode(entry, context.correlation_id, answer)
+        return self._encode(entry, context, answer)
+
+    def _encode(self, entry: _Entry, context: RequestContext, answer: Message) -> list[Part]:
+        """The parts of an answer, now or late; one that its version cannot carry is a fault (rule 3)."""
+        try:
+            encoded = entry.encode(answer)
+        except Exception:  # noqa: BLE001
+            encoded = entry.encode(self._answer_fault(entry, context))
+        return frame_response(context.correlation_id, encoded, flexible_header=entry.has_flexible_response_header)
 
     def _answer_fault(self, entry: _Entry, context: RequestContext) -> Message:
         self.handler_faults += 1
@@ -162,7 +176,3 @@ def _skip_tagged_fields(frame: bytearray, position: int) -> int:
     if position < len(frame) and frame[position] == 0:
         return position + 1
     return decoder(RequestHeader, 2)(frame, 0)[1]
-
-
-def _encode(entry: _Entry, correlation_id: int, answer: Message) -> list[Part]:
-    return frame_response(correlation_id, entry.encode(answer), flexible_header=entry.has_flexible_response_header)

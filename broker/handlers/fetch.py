@@ -58,8 +58,8 @@ _BEFORE_READING: Final = frozenset(
 _Found = tuple[PartitionData, int, bool]
 """What a look found: the partition's part of the answer, bytes of records, and whether to look there next time."""
 
-SelectReplica = Callable[[str, int, str, RequestContext], "int | None"]
-"""Topic, index, the client's rack, the request: another broker that the consumer should read from (KIP-392)."""
+SelectReplica = Callable[[str, int, int, str], "int | None"]
+"""Topic, index, offset, the client's rack: another broker that the consumer should read from (KIP-392)."""
 
 
 class FetchHandler:
@@ -80,6 +80,7 @@ class FetchHandler:
         self.authorizer = authorizer
         self.max_bytes = max_bytes
         self.select_replica: SelectReplica | None = None
+        """Set together with `sessions.tells_watermarks`."""
         self._consumers = {
             (isolation, leader_only): Reader(CONSUMER, isolation, leader_only)
             for isolation in (Isolation.HIGH_WATERMARK, Isolation.LAST_STABLE)
@@ -96,9 +97,10 @@ class FetchHandler:
         if isinstance(watchlist.waiter, _Fetch):
             watchlist.waiter.give_way()
         fetch.look(ctx.mono_ms)
+        watchlist.asked_mono_ms = ctx.mono_ms
         if request.max_wait_ms <= 0 or not watchlist.partitions or fetch.is_enough:
             return fetch.answer() if fetch.is_complete else fetch.park_for_the_disk()
-        return fetch.park(ctx.mono_ms + request.max_wait_ms)
+        return fetch.park(ctx.mono_ms + fetch.patience_ms(request.max_wait_ms))
 
     def consumer(self, isolation: Isolation, version: int) -> Reader:
         """Any consumer; only one that could tell its rack may read from a follower (KIP-392)."""
@@ -125,8 +127,8 @@ class _Fetch(Waiter):
     """One request in work, from its first look to its answer."""
 
     __slots__ = (
-        "_bytes", "_cold", "_ctx", "_found", "_handler", "_is_late", "_is_new_session", "_max_bytes", "_may_replicate",
-        "_min_bytes", "_must_answer", "_pending", "_rack", "_reader", "_thawed", "_watchlist",
+        "_bytes", "_cold", "_ctx", "_found", "_handler", "_held_back_ms", "_is_late", "_is_new_session", "_max_bytes",
+        "_may_replicate", "_min_bytes", "_must_answer", "_pending", "_rack", "_reader", "_thawed", "_watchlist",
     )  # fmt: skip
 
     def __init__(
@@ -147,6 +149,8 @@ class _Fetch(Waiter):
         self._thawed: dict[FetchedPartition, int | None] = {}  # to be looked at again, as of that time
         self._is_late = False
         self._must_answer = False
+        self._held_back_ms = NEVER
+        """A follower that is throttled may have its records after so long."""
         self._pending: Pending | None = None
         self._may_replicate = not reader.is_follower or handler.authorizer.authorize(
             ctx.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
@@ -188,8 +192,8 @@ class _Fetch(Waiter):
             if before is not None:
                 self._bytes -= before[1]
             room = self._max_bytes - self._bytes
-            if room <= 0 and is_partial and self._bytes:
-                break
+            if room <= 0 and is_partial and self._bytes and not self._reader.is_follower:
+                break  # what a follower asks for is what it has, which others wait to hear
             del dirty[partition]
             if partition in self._cold:
                 continue
@@ -208,8 +212,8 @@ class _Fetch(Waiter):
                 topic = self._name(partition)
             assert topic is not None
             self._authorize(topic)
-            selected = self._select_replica(topic, partition.index)
-            if selected is not None:
+            selected = self._select_replica(topic, partition)
+            if selected is not None or self._is_held_back(topic, partition.index):
                 room = None
             info = replicas.read(
                 topic,
@@ -247,6 +251,8 @@ class _Fetch(Waiter):
         if selected is not None:
             data.preferred_read_replica = selected
             self._must_answer = True
+        elif self._tells_watermarks and partition.told_high_watermark != info.high_watermark:
+            self._must_answer = True
         return data, info.size, partition.offset < _bound(info, reader.isolation)
 
     def _name(self, partition: FetchedPartition) -> str:
@@ -268,12 +274,28 @@ class _Fetch(Waiter):
         if not is_allowed:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
-    def _select_replica(self, topic: str, index: int) -> int | None:
+    @property
+    def _tells_watermarks(self) -> bool:
+        """Whether consumers may read from who asks, as far as it knows the high watermark: it is told at once."""
+        is_asked_elsewhere = self._handler.select_replica is not None
+        return is_asked_elsewhere and self._reader.is_follower and self._watchlist.is_incremental
+
+    def _is_held_back(self, topic: str, index: int) -> bool:
+        """Whether a follower that is not in sync has had more than its throttle allows (KIP-73)."""
+        replicas, reader = self._handler.replicas, self._reader
+        if not reader.is_follower:
+            return False
+        wait_ms = replicas.leader_throttle.wait_ms(topic, index, self._ctx.mono_ms)
+        if not wait_ms or replicas.is_in_sync(topic, index, reader.replica_id):
+            return False
+        self._held_back_ms = min(self._held_back_ms, wait_ms)
+        return True
+
+    def _select_replica(self, topic: str, partition: FetchedPartition) -> int | None:
         select = self._handler.select_replica
         if select is None or self._reader.replica_id != CONSUMER or self._reader.leader_only:
             return None
-        selected = select(topic, index, self._rack, self._ctx)
-        return None if selected == self._handler.replicas.broker_id else selected
+        return select(topic, partition.index, partition.offset, self._rack)
 
     def _refusal(self, partition: FetchedPartition, code: ErrorCode) -> PartitionData:
         self._must_answer = True
@@ -291,6 +313,10 @@ class _Fetch(Waiter):
         if partition in self._cold:  # else this request is over
             self._thawed[partition] = self._cold.pop(partition)
             self.wake()
+
+    def patience_ms(self, max_wait_ms: int) -> int:
+        """How long the reader waits for records; one that was held back asks again when it may have some."""
+        return min(max_wait_ms, self._held_back_ms)
 
     def park_for_the_disk(self) -> Pending:
         """Wait for what is cold and for nothing else."""
@@ -370,7 +396,9 @@ class _Fetch(Waiter):
         topics: list[FetchableTopicResponse] = []
         last: FetchedPartition | None = None
         for partition in chosen:
-            data = found[partition][0]
+            data, size, _ = found[partition]
+            if size and self._reader.is_follower and partition.topic is not None:
+                self._handler.replicas.leader_throttle.took(partition.topic, partition.index, size, self._ctx.mono_ms)
             if last is None or partition.topic_id != last.topic_id or partition.topic != last.topic:
                 topics.append(
                     FetchableTopicResponse(topic=partition.topic or "", topic_id=partition.topic_id, partitions=[data])

@@ -11,7 +11,8 @@ RULES    1. A session's epoch is 1 after its creation and grows by one with ever
             minutes; else one that is worth less: followers before consumers, then the larger one, never one
             younger than two minutes, except that a follower may push out any consumer's. Nothing worth
             less there: the client gets no session.
-         5. Followers and consumers differ in what wakes them: the log's end, or the high watermark.
+         5. Followers and consumers differ in what wakes them: the log's end, or the high watermark; where consumers may read
+            from followers, these are woken by both.
 NOT HERE Reading and answering (`fetch.py`).
 """
 
@@ -43,8 +44,8 @@ class FetchedPartition(FetchPosition):
     """One partition of a fetch: what is asked of it and what its reader was told."""
 
     __slots__ = (
-        "index", "log_start_offset", "max_bytes", "told_high_watermark", "told_log_start_offset", "topic", "topic_id",
-        "watched", "watchlist",
+        "_forgotten_mono_ms", "index", "log_start_offset", "max_bytes", "told_high_watermark", "told_log_start_offset", "topic",
+        "topic_id", "watched", "watchlist",
     )  # fmt: skip
 
     def __init__(self, watchlist: Watchlist, topic: str | None, topic_id: bytes, asked: FetchPartition) -> None:
@@ -56,7 +57,17 @@ class FetchedPartition(FetchPosition):
         self.told_log_start_offset = -1
         self.watched: tuple[Key, ...] = ()
         self.log_start_offset = asked.log_start_offset
+        self._forgotten_mono_ms: int | None = None
         self.ask(asked)
+
+    @property
+    def asked_mono_ms(self) -> int:  # type: ignore[override]
+        """When it was asked for last: with the last request that was looked at, unless it was forgotten before."""
+        return self.watchlist.asked_mono_ms if self._forgotten_mono_ms is None else self._forgotten_mono_ms
+
+    def forget(self) -> None:
+        """Its reader does not ask for it any more."""
+        self._forgotten_mono_ms = self.asked_mono_ms
 
     def ask(self, asked: FetchPartition | FetchOfOne) -> None:
         """Take over what a request says of this partition."""
@@ -75,14 +86,16 @@ class FetchedPartition(FetchPosition):
         watchlist = self.watchlist
         watchlist.dirty[self] = None
         waiter = watchlist.waiter
-        if waiter is not None and (not watchlist.is_follower or key == self.watched[-1]):
+        if waiter is not None and (watchlist.is_woken_by_all or key == self.watched[-1]):
             waiter.wake()
 
 
 class Watchlist:
     """The partitions of one fetch, and which of them to look at; by itself, of a fetch without a session."""
 
-    __slots__ = ("_is_watching", "_purgatory", "dirty", "is_follower", "partitions", "waiter")
+    __slots__ = (
+        "_is_watching", "_purgatory", "asked_mono_ms", "dirty", "is_follower", "is_woken_by_all", "partitions", "waiter",
+    )  # fmt: skip
 
     session_id = NO_SESSION
     is_incremental = False
@@ -90,7 +103,10 @@ class Watchlist:
     def __init__(self, purgatory: Purgatory, *, is_follower: bool) -> None:
         self._purgatory = purgatory
         self._is_watching = False
+        self.asked_mono_ms = 0
+        """When the last request came that was looked at."""
         self.is_follower = is_follower
+        self.is_woken_by_all = not is_follower
         self.partitions: dict[Identity, FetchedPartition] = {}
         self.dirty: dict[FetchedPartition, None] = {}
         self.waiter: Waiter | None = None
@@ -117,6 +133,7 @@ class Watchlist:
             for index in forgotten.partitions:
                 gone = partitions.pop((name, index), None)
                 if gone is not None:
+                    gone.forget()
                     self.dirty.pop(gone, None)
                     self._unwatch(gone)
 
@@ -196,6 +213,8 @@ class FetchSessions:
         self._purgatory = purgatory
         self._new_id = new_id
         self.slots = slots
+        self.tells_watermarks = False
+        """Whether followers are to hear of a high watermark at once."""
         self._by_id: dict[int, FetchSession] = {}  # the least recently used first
         self.evictions = 0
 
@@ -229,6 +248,12 @@ class FetchSessions:
             session.take(request, uses_topic_ids=uses_topic_ids)
             return session
         return self._resume(request, mono_ms, uses_topic_ids=uses_topic_ids)
+
+    def call_followers(self) -> None:
+        """Answer the followers that wait for records, whatever there is: they may know of more to ask for."""
+        for session in list(self._by_id.values()):
+            if session.is_follower and session.waiter is not None:
+                self._purgatory.expire(session.waiter)
 
     def remove(self, session_id: int) -> None:
         """End a session, if there is one of that id."""
@@ -274,6 +299,7 @@ class FetchSessions:
         session = FetchSession(
             self._purgatory, session_id, mono_ms, is_follower=is_follower, uses_topic_ids=uses_topic_ids
         )
+        session.is_woken_by_all |= self.tells_watermarks
         session.watch_all()
         by_id[session_id] = session
         return session

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from broker.tools.identity import Node
 from broker.tools.recovery_run import config_of
 from protocol.primitives import uuid_text
-from replication.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, UnusableDirectory, read_quorum_state
+from replication.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, UnusableDirectory
 from replication.image import MetadataImage, TopicImage
 from replication.metadata_records import UnreadableMetadata, read_snapshot, snapshot_name
+from replication.quorum_state import read_quorum_state
 from storage.checkpoints import (
     FIRST_DIRTY,
     HIGH_WATERMARKS,

@@ -23,11 +23,11 @@ from protocol.records import Record
 from replication.formatting import (
     BOOTSTRAP_CHECKPOINT,
     META_PROPERTIES,
-    QUORUM_STATE,
     UnusableDirectory,
     read_meta_properties,
 )
 from replication.metadata_records import snapshot_name
+from replication.quorum_state import QUORUM_STATE
 from storage.checkpoints import (
     HIGH_WATERMARKS,
     LEADER_EPOCHS,

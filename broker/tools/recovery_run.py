@@ -16,10 +16,10 @@ from broker.tools.identity import Node
 from protocol.errors import KafkaError
 from replication.formatting import METADATA_DIRECTORY, Identity, UnusableDirectory
 from replication.image import MetadataImage
-from replication.metadata_log import open_metadata_log
 from replication.metadata_loss import refuse_a_loss
 from replication.metadata_records import UnreadableMetadata
 from replication.metadata_replay import read_metadata
+from replication.metadata_start import open_metadata_log
 from replication.work import InlineWorker
 from storage.disk import Disk, StorageError
 from storage.inspection.findings import Finding, Severity
@@ -73,16 +73,18 @@ class RecoveryRun:
         try:
             found = read_metadata(self._disk, identity)
             refuse_a_loss(self._disk, identity, found)
-            log = open_metadata_log(self._disk, manager.engine_factory, identity, InlineWorker(), found=found)
+            start = open_metadata_log(
+                self._disk, manager.engine_factory, identity, InlineWorker(), found=found, may_observe=True
+            )
         except (UnreadableMetadata, UnusableDirectory, StorageError) as error:
             self._refuse(Severity.REFUSED, path, str(error))
             return False
         except KafkaError as error:
             self._refuse(Severity.REFUSED, path, error.message or error.code.name)
             return False
-        self.image = log.image
-        self.ends[path] = log.next_offset
-        log.close()
+        self.image = start.image
+        self.ends[path] = start.log.next_offset
+        start.log.close()
         return True
 
     def _manager(self) -> LogManager:

@@ -41,6 +41,24 @@ class BrokerRegistrationResponse(Message, api_key=62, versions=(0, 4), flexible=
     broker_epoch: Int64 = -1
 
 
+class ControllerRegistrationRequest(Message, api_key=70, versions=(0, 0), flexible=0):
+    """A controller's process begins."""
+
+    controller_id: Int32
+    incarnation_id: Uuid
+    zk_migration_ready: bool = False
+    listeners: list[BrokerEndpoint]
+    features: list[BrokerFeature]
+
+
+class ControllerRegistrationResponse(Message, api_key=70, versions=(0, 0), flexible=0):
+    """The answer to ControllerRegistrationRequest."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    error_message: str | None = None
+
+
 class BrokerHeartbeatRequest(Message, api_key=63, versions=(0, 2), flexible=0):
     """A broker lives, says how far it has read the metadata, and what it wants to be."""
 

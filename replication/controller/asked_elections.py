@@ -17,9 +17,8 @@ from protocol.messages.cluster import (
     ElectLeadersResponse,
     ReplicaElectionResult,
 )
-from replication.controller.elections import can_lead, is_active, rules_of
+from replication.controller.elections import election
 from replication.controller.environment import Environment
-from replication.controller.partition_changes import change_of
 from replication.image import NO_LEADER, MetadataImage, PartitionState
 from replication.metadata_records import Versioned
 from replication.record_versions import partition_version
@@ -78,10 +77,9 @@ def _elect(
     if _is_led_as_wanted(state, kind):
         sentence = "Leader election not needed for topic partition."
         return _result(index, ErrorCode.ELECTION_NOT_NEEDED, sentence)
-    rules = rules_of(image, environment, topic)
-    rules = rules._replace(prefers_first=kind == PREFERRED, allows_unclean=kind == UNCLEAN)
-    may_lead = can_lead(image, state, lambda broker_id: is_active(image, broker_id))
-    change = change_of(topic.topic_id, index, state, state.isr, may_lead, rules)
+    change = election(
+        image, environment, topic, index, state, prefers_first=kind == PREFERRED, allows_unclean=kind == UNCLEAN
+    )
     if change is None:
         code = (
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if kind == PREFERRED else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.stored import PartitionRecord
-from replication.controller.placement import Placer
+from replication.controller.placement import Placer, RandomBelow
 from replication.image import UNASSIGNED_DIRECTORY, MetadataImage
 from replication.metadata_records import Versioned
 from replication.record_versions import partition_version
@@ -30,12 +30,13 @@ def bad_assignment(sentence: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, sentence)
 
 
-def placed(image: MetadataImage, placer: Placer, replication_factor: int, count: int) -> list[Assignment]:
-    """So many times brokers of the placer's choice.
+def placed(image: MetadataImage, random_below: RandomBelow, replication_factor: int, count: int) -> list[Assignment]:
+    """So many partitions of one topic, placed by lot.
 
     Raises:
         KafkaError: INVALID_REPLICATION_FACTOR.
     """
+    placer = Placer(image.brokers.values(), random_below)
     active = {broker_id for broker_id, broker in image.brokers.items() if broker.is_active}
     placements = [placer.place(replication_factor) for _ in range(count)]
     return [

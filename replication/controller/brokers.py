@@ -1,9 +1,10 @@
-"""Decisions on brokers: registration, the beginning and the end of this node's own, blocks of producer ids.
+"""Decisions on brokers and controllers: registration, being given up, blocks of producer ids.
 
 RULES    1. A broker's epoch is the offset of the first record of the batch that registers it; every request that
             names an older one is refused.
          2. A broker registers fenced; the same process may register again and stays what it is, under its epoch.
-         3. Another process cannot have the number of a broker that lives.
+         3. Another process cannot have the number of a broker that lives. Who knows the epoch that it ended with, cleanly, is
+            no other one: all nodes of a cluster may have ended at once, with nobody there to be told.
          4. Checks and sentences are Apache Kafka 4.3's (ClusterControlManager, ProducerIdControlManager).
 NOT HERE Heartbeats (`heartbeats.py`), elections (`elections.py`).
 """
@@ -19,27 +20,26 @@ from protocol.messages.quorum import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     BrokerRegistrationRequest,
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
 )
 from protocol.messages.stored import (
     BrokerEndpoint,
     BrokerFeature,
-    BrokerRegistrationChangeRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
 from protocol.primitives import uuid_text
-from replication.controller.elections import broker_left, leave_in_peace, restart
+from replication.controller.elections import broker_left, restart
 from replication.controller.environment import Environment
-from replication.controller.heartbeats import cordon, unfence
-from replication.image import BrokerImage, Endpoint, MetadataImage
+from replication.image import BrokerImage, Endpoint, MetadataImage, PartitionState
 from replication.metadata_records import Versioned
 from replication.record_versions import (
     METADATA_VERSION,
     SUPPORTED_FEATURES,
     WITH_CONTROLLERS,
-    WITH_CORDONS,
     WITH_DIRECTORIES,
     features_for,
     registration_version,
@@ -64,8 +64,6 @@ class Registration(NamedTuple):
     features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
     previous_epoch: int = -1
     """The epoch under which its last process ended cleanly; -1: it did not."""
-    cordoned: tuple[bytes, ...] = ()
-    """Directories that take no new replicas."""
     is_migrating: bool = False
     """Whether it comes from a cluster with ZooKeeper."""
 
@@ -108,10 +106,10 @@ def register(
     broker_id = registration.broker_id
     before = image.brokers.get(broker_id)
     is_same = before is not None and before.incarnation_id == registration.incarnation_id
-    _check(image, registration, is_taken=is_alive and not is_same)
+    was_clean = before is not None and before.epoch == registration.previous_epoch
+    _check(image, registration, is_taken=is_alive and not is_same and not was_clean)
     records: list[Versioned] = []
     if not is_same:
-        was_clean = before is not None and before.epoch == registration.previous_epoch
         records += restart(image, environment, broker_id, registration.directories, was_clean=was_clean)
         before = None
     epoch = next_offset if before is None else before.epoch
@@ -208,39 +206,35 @@ def _features(features: Mapping[str, tuple[int, int]]) -> list[BrokerFeature]:
     ]
 
 
-def register_own_controller(
-    image: MetadataImage, environment: Environment, incarnation_id: bytes, endpoints: tuple[Endpoint, ...]
-) -> list[Versioned]:
-    """The record of this controller's new process, in a cluster where controllers register."""
+def register_controller(
+    image: MetadataImage, environment: Environment, request: ControllerRegistrationRequest
+) -> Decision[ControllerRegistrationResponse]:
+    """Decide on the registration of a controller's process."""
+    del environment
     if image.metadata_version < WITH_CONTROLLERS:
-        return []
+        sentence = "The current MetadataVersion is too old to support controller registrations."
+        code = ErrorCode.UNSUPPORTED_VERSION
+        return Decision([], ControllerRegistrationResponse(error_code=code, error_message=sentence))
     record = RegisterControllerRecord(
-        controller_id=environment.node_id,
-        incarnation_id=incarnation_id,
-        end_points=_endpoints(endpoints),
-        features=_features(features_for(image.features)),
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=request.zk_migration_ready,
+        end_points=request.listeners,
+        features=request.features,
     )
-    return [(record, 0)]
+    return Decision([(record, 0)], ControllerRegistrationResponse(error_code=ErrorCode.NONE))
 
 
-def begin(image: MetadataImage, environment: Environment, cordoned: tuple[bytes, ...] = ()) -> Decision[None]:
-    """Make this node's own broker active as soon as it is registered: it reads what it writes."""
-    broker = image.brokers[environment.node_id]
-    records: list[Versioned] = []
-    if broker.is_fenced:
-        records += unfence(image, environment, broker)
-    if image.metadata_version >= WITH_CORDONS:
-        records += cordon(broker, list(cordoned))
-    return Decision(records, None, is_atomic=False)
-
-
-def end(image: MetadataImage, environment: Environment) -> Decision[None]:
-    """Note that this node's own broker ends in peace, so that nobody waits for its session to run out."""
-    broker = image.brokers.get(environment.node_id)
-    if broker is None or broker.is_fenced:
-        return Decision([], None)
-    change = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=1)
-    return Decision([*leave_in_peace(image, environment), (change, 0)], None, is_atomic=False)
+def registration_of_controller(
+    controller_id: int, incarnation_id: bytes, endpoints: tuple[Endpoint, ...], levels: Mapping[str, int]
+) -> ControllerRegistrationRequest:
+    """What a controller says of itself where these levels of features are in force."""
+    return ControllerRegistrationRequest(
+        controller_id=controller_id,
+        incarnation_id=incarnation_id,
+        listeners=_endpoints(endpoints),
+        features=_features(features_for(levels)),
+    )
 
 
 def unregister(
@@ -256,7 +250,11 @@ def unregister(
         sentence = f"Broker {broker.broker_id} is this node's own and runs."
         return Decision([], UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=sentence))
     gone = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch)
-    records = [*broker_left(image, environment, broker.broker_id), (gone, 0)]
+
+    def concerns(state: PartitionState) -> bool:
+        return broker.broker_id in state.isr or broker.broker_id in state.eligible_leaders
+
+    records = [*broker_left(image, environment, broker.broker_id, concerns), (gone, 0)]
     return Decision(records, UnregisterBrokerResponse(error_code=ErrorCode.NONE), is_atomic=False)
 
 

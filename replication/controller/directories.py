@@ -21,7 +21,7 @@ from protocol.messages.stored import PartitionChangeRecord
 from replication.controller.elections import can_lead, is_active, rules_of
 from replication.controller.environment import Environment
 from replication.controller.partition_changes import TopicRules, change_of
-from replication.image import NO_LEADER, UNASSIGNED_DIRECTORY, MetadataImage, PartitionState
+from replication.image import UNASSIGNED_DIRECTORY, MetadataImage, PartitionState
 from replication.metadata_records import Versioned
 from replication.record_versions import partition_version
 from replication.state_machine import Decision
@@ -88,19 +88,17 @@ def _change(
     directory: bytes,
 ) -> PartitionChangeRecord | None:
     """The record that notes one replica's directory, and what follows from it (rule 2)."""
-    directories = _with(state, broker_id, directory)
-    if directories == state.directories:
-        return None
-    moved = state._replace(directories=directories)
+    moved = state._replace(directories=_with(state, broker_id, directory))
     isr = state.isr
     if not moved.is_within(broker_id, image.brokers[broker_id].directories):
         isr = tuple(replica for replica in isr if replica != broker_id)
     may_lead = can_lead(image, moved, lambda replica: is_active(image, replica))
-    record = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
-    if isr != state.isr or state.leader == NO_LEADER:
-        record = change_of(topic_id, index, moved, isr, may_lead, rules) or record
-    record.directories = list(directories)
-    return record
+    change = change_of(topic_id, index, moved, isr, may_lead, rules)
+    directories = moved.directories if change is None else moved.after(change).directories
+    if directories != state.directories:
+        change = change or PartitionChangeRecord(partition_id=index, topic_id=topic_id)
+        change.directories = list(directories)
+    return change
 
 
 def _with(state: PartitionState, broker_id: int, directory: bytes) -> tuple[bytes, ...]:

@@ -3,9 +3,9 @@
 RULES    1. Only an active broker leads, and only from a directory that it still has.
          2. A broker that goes leaves every ISR; one that comes leads where nobody else does. What that makes of one
             partition is one rule for all (`partition_changes.py`).
-         3. Partitions that this node's own broker holds alone stay with it over its restart (decision 0013), as far as it
-            brings their directories along.
-NOT HERE Elections that a client asks for; leaders moved back to the preferred replica.
+         3. Where this node's own broker is the only one, what it holds stays with it over its restart (decision 0013), as far
+            as it brings the directories along.
+NOT HERE Elections that a client asks for (`asked_elections.py`), and those that time brings (`recurring.py`).
 """
 
 from __future__ import annotations
@@ -45,16 +45,29 @@ def is_active(image: MetadataImage, broker_id: int) -> bool:
     return broker is not None and broker.is_active
 
 
+def election(
+    image: MetadataImage,
+    environment: Environment,
+    topic: TopicImage,
+    index: int,
+    state: PartitionState,
+    *,
+    prefers_first: bool = False,
+    allows_unclean: bool = False,
+) -> PartitionChangeRecord | None:
+    """A leader for one partition that nothing else has happened to, whatever its topic allows; None: all stays as it is."""
+    rules = rules_of(image, environment, topic)._replace(prefers_first=prefers_first, allows_unclean=allows_unclean)
+    may_lead = can_lead(image, state, lambda broker_id: is_active(image, broker_id))
+    return change_of(topic.topic_id, index, state, state.isr, may_lead, rules)
+
+
 def broker_arrived(image: MetadataImage, environment: Environment, arrived: int) -> list[Versioned]:
-    """Leaders for the partitions without one that the broker `arrived` holds; it counts as active."""
+    """Leaders for the partitions without one; the broker `arrived` counts as active."""
 
     def is_there(broker_id: int) -> bool:
         return broker_id == arrived or is_active(image, broker_id)
 
-    def concerns(state: PartitionState) -> bool:
-        return state.leader == NO_LEADER and arrived in state.replicas
-
-    return _changes(image, environment, concerns, is_there)
+    return _changes(image, environment, lambda state: state.leader == NO_LEADER, is_there)
 
 
 def broker_left(
@@ -77,11 +90,11 @@ def restart(
     image: MetadataImage, environment: Environment, broker_id: int, directories: Sequence[bytes], *, was_clean: bool
 ) -> list[Versioned]:
     """What a broker's new process, with these directories, means for the partitions that the old one led or followed."""
-    is_own = broker_id == environment.node_id
+    is_only = image.brokers.keys() == {broker_id} == {environment.node_id}
     forgets = not was_clean and image.has_eligible_leaders
 
     def is_alone(state: PartitionState) -> bool:
-        return is_own and len(state.replicas) == 1
+        return _stays(image, environment, broker_id, state)
 
     def concerns(state: PartitionState) -> bool:
         if is_alone(state):
@@ -94,7 +107,7 @@ def restart(
     lost = broker_id if forgets else NO_LEADER
     records = _changes(image, environment, concerns, _others(image, broker_id), gone=broker_id, lost=lost)
     records += broker_left(image, environment, broker_id, is_left_behind)
-    return records + _lead_on(image, broker_id, directories) if is_own and not was_clean else records
+    return records + _lead_on(image, broker_id, directories) if is_only and not was_clean else records
 
 
 def _lead_on(image: MetadataImage, broker_id: int, directories: Sequence[bytes]) -> list[Versioned]:
@@ -107,15 +120,26 @@ def _lead_on(image: MetadataImage, broker_id: int, directories: Sequence[bytes])
     ]
 
 
-def leave_in_peace(image: MetadataImage, environment: Environment) -> list[Versioned]:
-    """What the end of this node's own broker means for partitions that others hold too (rule 3)."""
-    own = environment.node_id
-    return broker_left(image, environment, own, lambda state: own in state.isr and len(state.replicas) > 1)
+def leave_in_peace(image: MetadataImage, environment: Environment, broker_id: int) -> list[Versioned]:
+    """What the wanted end of a broker means for the partitions that it does not keep."""
+
+    def concerns(state: PartitionState) -> bool:
+        return broker_id in state.isr and not _stays(image, environment, broker_id, state)
+
+    return broker_left(image, environment, broker_id, concerns)
 
 
-def leads_any(image: MetadataImage, broker_id: int) -> bool:
-    """Whether a broker leads a partition."""
-    return any(state.leader == broker_id for _, _, state in _partitions(image))
+def leads_any(image: MetadataImage, environment: Environment, broker_id: int) -> bool:
+    """Whether a broker leads a partition that somebody else could lead."""
+    return any(
+        state.leader == broker_id and not _stays(image, environment, broker_id, state)
+        for _, _, state in _partitions(image)
+    )
+
+
+def _stays(image: MetadataImage, environment: Environment, broker_id: int, state: PartitionState) -> bool:
+    """Rule 3: whether a partition stays with its broker over a restart."""
+    return image.brokers.keys() == {broker_id} == {environment.node_id} and len(state.replicas) == 1
 
 
 def _others(image: MetadataImage, broker_id: int) -> MayLead:

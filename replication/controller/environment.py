@@ -13,19 +13,10 @@ from storage.settings import Setting
 
 
 class BrokerRules(Protocol):
-    """What this node's broker says of changes of its settings."""
+    """What this node's broker knows of brokers' settings."""
 
     def setting(self, name: str) -> Setting | None:
         """The row of a setting, or None when there is no such setting."""
-
-    def is_fixed(self, name: str) -> bool:
-        """Whether a setting cannot be changed while the broker runs."""
-
-    def is_per_broker(self, name: str) -> bool:
-        """Whether a setting cannot be made for all brokers at once."""
-
-    def why_not(self, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-        """Why these changed settings cannot be in force together."""
 
 
 class Environment(NamedTuple):

@@ -2,10 +2,11 @@
 
 RULES    1. The states and the way between them are Apache Kafka 4.3's (BrokerHeartbeatManager):
                 fenced   -> active   it has read its own registration and does not want to be fenced
-                active   -> fenced   it wants to be
+                active   -> fenced   it wants to be, and is not the last one that is active
                 active   -> leaving  it wants to shut down and leads partitions
                 leaving  -> gone     others lead them, and every active broker has read so
                 any      -> gone     it wants to shut down and leads nothing
+            (The last one that is active is fenced there too; here a broker wants that while its disk is full, and may be read.)
          2. Who leaves or is fenced is taken out of all ISRs; leaders are elected then.
          3. Log directories that it names as failed, or as cordoned off, are noted.
 NOT HERE Who is silent (`sessions.py`), registering (`brokers.py`), elections (`elections.py`).
@@ -19,7 +20,7 @@ from enum import Enum
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from protocol.messages.stored import BrokerRegistrationChangeRecord
-from replication.controller.elections import broker_arrived, broker_left, directory_left, leads_any
+from replication.controller.elections import broker_arrived, broker_left, directory_left, leads_any, leave_in_peace
 from replication.controller.environment import Environment
 from replication.controller.sessions import Session, Sessions
 from replication.image import BrokerImage, MetadataImage
@@ -48,7 +49,7 @@ def heartbeat(
     broker = image.brokers[request.broker_id]
     has_caught_up = request.current_metadata_offset >= session.registered_at
     now = _standing(broker, session)
-    after = _next(image, sessions, session, request, now, has_caught_up=has_caught_up)
+    after = _next(image, environment, sessions, session, request, now, has_caught_up=has_caught_up)
     records: list[Versioned] = []
     if after is not now:
         records += _move(image, environment, broker, after)
@@ -73,6 +74,7 @@ def _standing(broker: BrokerImage, session: Session) -> Standing:
 
 def _next(
     image: MetadataImage,
+    environment: Environment,
     sessions: Sessions,
     session: Session,
     request: BrokerHeartbeatRequest,
@@ -81,22 +83,30 @@ def _next(
     has_caught_up: bool,
 ) -> Standing:
     if now is Standing.LEAVING:
-        return _next_of_leaving(image, sessions, session, request.broker_id)
+        return _next_of_leaving(image, environment, sessions, session, request.broker_id)
+    wants_fence = request.want_fence and _has_others(image, request.broker_id)
     if now is Standing.FENCED:
         if request.want_shut_down:
             return Standing.GONE
-        return Standing.ACTIVE if has_caught_up and not request.want_fence else Standing.FENCED
-    if request.want_fence:
+        return Standing.ACTIVE if has_caught_up and not wants_fence else Standing.FENCED
+    if wants_fence:
         return Standing.GONE if request.want_shut_down else Standing.FENCED
     if request.want_shut_down:
-        return Standing.LEAVING if leads_any(image, request.broker_id) else Standing.GONE
+        return Standing.LEAVING if leads_any(image, environment, request.broker_id) else Standing.GONE
     return Standing.ACTIVE
 
 
-def _next_of_leaving(image: MetadataImage, sessions: Sessions, session: Session, broker_id: int) -> Standing:
-    if leads_any(image, broker_id):
+def _has_others(image: MetadataImage, broker_id: int) -> bool:
+    return any(broker.is_active for other, broker in image.brokers.items() if other != broker_id)
+
+
+def _next_of_leaving(
+    image: MetadataImage, environment: Environment, sessions: Sessions, session: Session, broker_id: int
+) -> Standing:
+    if leads_any(image, environment, broker_id):
         return Standing.LEAVING
-    lowest = sessions.lowest_offset([other for other, broker in image.brokers.items() if broker.is_active])
+    others = [other for other, broker in image.brokers.items() if broker.is_active and other != environment.node_id]
+    lowest = sessions.lowest_offset(others)  # this node's own reads what it writes
     return Standing.GONE if lowest is None or session.leaves_at <= lowest else Standing.LEAVING
 
 
@@ -105,13 +115,18 @@ def _move(image: MetadataImage, environment: Environment, broker: BrokerImage, a
         return unfence(image, environment, broker)
     if after is Standing.LEAVING:
         return _begin_to_leave(image, environment, broker)
+    if after is Standing.GONE:
+        return [*leave_in_peace(image, environment, broker.broker_id), (_fenced(broker), 0)]
     return fence(image, environment, broker)
 
 
 def fence(image: MetadataImage, environment: Environment, broker: BrokerImage) -> list[Versioned]:
     """A broker leaves its partitions and is shown to nobody any more."""
-    change = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=1)
-    return [*broker_left(image, environment, broker.broker_id), (change, 0)]
+    return [*broker_left(image, environment, broker.broker_id), (_fenced(broker), 0)]
+
+
+def _fenced(broker: BrokerImage) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=1)
 
 
 def unfence(image: MetadataImage, environment: Environment, broker: BrokerImage) -> list[Versioned]:
@@ -127,7 +142,7 @@ def _begin_to_leave(image: MetadataImage, environment: Environment, broker: Brok
             broker_id=broker.broker_id, broker_epoch=broker.epoch, in_controlled_shutdown=1
         )
         records.append((change, 1))
-    return records + broker_left(image, environment, broker.broker_id)
+    return records + leave_in_peace(image, environment, broker.broker_id)
 
 
 def directories_failed(

@@ -6,7 +6,8 @@ RULES    1. The order and the rules are Apache Kafka 4.3's (PartitionChangeBuild
             unclean elections, any. The last two may have lost records: they lead alone and in recovery.
          3. While fewer than min.insync.replicas are in sync, who leaves the ISR becomes an eligible leader, unless its
             records are lost. With eligible leaders an ISR may be empty; without, the last of it stays in it.
-         4. A reassignment whose replicas are all in sync ends.
+         4. A reassignment ends when all who come are in sync; where fewer come than go, all who stay must be. Somebody must
+            remain in the ISR. Who comes and shall go again is not waited for: Apache Kafka waits for it, and for ever.
          5. Naming a leader begins a new leader epoch, also when it is the one that led before. In old clusters (before
             3.6) a smaller ISR is reason enough.
 NOT HERE Which partitions to look at (`elections.py`), whether a leader may have what it wants (`isr_changes.py`).
@@ -79,20 +80,20 @@ def change_of(
     leader, is_unclean = _elect(state, target.replicas, isr, eligible, may_lead, rules)
     if leader != state.leader:
         record.leader = leader
-        if leader in eligible:
-            isr, eligible = (leader,), tuple(replica for replica in eligible if replica != leader)
-        elif is_unclean:
+        if is_unclean:
             isr, eligible = (leader,), ()
             if state.leader_recovery_state != RECOVERING:
                 record.leader_recovery_state = RECOVERING
-    elif not set(state.replicas) <= set(target.replicas) or (
-        rules.has_epoch_per_shrink and not set(state.isr) <= set(isr)
-    ):
+        elif leader in eligible:
+            isr, eligible = (leader,), tuple(replica for replica in eligible if replica != leader)
+    elif not set(state.replicas) <= set(target.replicas):
         record.leader = leader
     if eligible != state.eligible_leaders:
         record.eligible_leader_replicas = list(eligible)
     if isr != state.isr and (isr or rules.has_eligible_leaders):
         record.isr = list(isr)
+        if record.leader == UNCHANGED_LEADER and rules.has_epoch_per_shrink and not set(state.isr) <= set(isr):
+            record.leader = leader
     if rules.has_eligible_leaders:
         _note_last_leader(record, state)
     _note_replicas(record, state, target, directory_of)
@@ -107,9 +108,10 @@ def _complete(target: Target, isr: tuple[int, ...]) -> tuple[Target, tuple[int, 
         return target, isr
     staying = tuple(replica for replica in target.replicas if replica not in target.removing)
     rest = tuple(replica for replica in isr if replica not in target.removing)
-    if not staying or not rest or not set(staying) <= set(rest):
+    awaited = set(staying) if len(target.adding) < len(target.removing) else set(target.adding) - set(target.removing)
+    if target.removing and not (staying and rest):
         return target, isr
-    return Target(staying), rest
+    return (Target(staying), rest) if awaited <= set(rest) else (target, isr)
 
 
 def _note_replicas(
@@ -119,9 +121,10 @@ def _note_replicas(
         record.replicas = list(target.replicas)
         if state.directories:
             known = dict(zip(state.replicas, state.directories, strict=True))
-            record.directories = [
+            directories = [
                 known[replica] if replica in known else _directory(replica, directory_of) for replica in target.replicas
             ]
+            record.directories = directories if directories != list(state.directories) else None
     if target.removing != state.removing:
         record.removing_replicas = list(target.removing)
     if target.adding != state.adding:
@@ -155,7 +158,7 @@ def _elect(
         if replica in candidates and may_lead(replica):
             return replica, False
     last = state.last_known_leaders
-    if rules.has_eligible_leaders and not candidates and len(last) == 1 and may_lead(last[0]):
+    if rules.has_eligible_leaders and not candidates and len(last) == 1 and last[0] in replicas and may_lead(last[0]):
         return last[0], True
     if rules.allows_unclean:
         for replica in replicas:
@@ -165,9 +168,8 @@ def _elect(
 
 
 def _note_last_leader(record: PartitionChangeRecord, state: PartitionState) -> None:
-    """Remember who led when the ISR empties; forget it when somebody leads."""
-    leader = state.leader if record.leader == UNCHANGED_LEADER else record.leader
-    if record.isr == [] and state.last_known_leaders != (state.leader,):
+    """Remember who led when nobody leads any more; forget it when somebody does."""
+    if record.leader == NO_LEADER and not state.last_known_leaders:
         record.last_known_elr = [state.leader]
-    elif leader != NO_LEADER and state.last_known_leaders:
+    elif record.leader not in (NO_LEADER, UNCHANGED_LEADER) and state.last_known_leaders:
         record.last_known_elr = []

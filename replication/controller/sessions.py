@@ -4,7 +4,7 @@ RULES    1. A session begins with the first heartbeat after a registration (and 
             controller became the active one) and ends when nothing was heard for broker.session.timeout.ms.
          2. It belongs to one registration: a new epoch begins without one.
          3. Nothing of this is recorded; what follows from it (a broker fenced) is a decision like any other.
-NOT HERE What a heartbeat means (`heartbeats.py`). This node's own broker has no session: it lives while the process does.
+NOT HERE What a heartbeat means (`heartbeats.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Session:
 
 
 class Sessions:
-    """The sessions of all brokers but our own."""
+    """The sessions of all brokers; our own's never ends."""
 
     def __init__(self, deadlines: Deadlines, timeout_ms: int) -> None:
         self._deadlines = deadlines
@@ -75,14 +75,23 @@ class Sessions:
         session = self._by_broker[broker_id] = Session(epoch, registered_at)
         return session
 
-    def heard(self, broker_id: int, epoch: int, mono_ms: int) -> Session:
-        """A broker lives."""
+    def heard(self, broker_id: int, epoch: int, mono_ms: int | None) -> Session:
+        """A broker lives; None: for as long as this process."""
         session = self.of(broker_id, epoch)
         if session.deadline is not None:
             session.deadline.cancel()
+        if mono_ms is None:
+            return session
         silence = partial(self._fell_silent, broker_id)
         session.deadline = self._deadlines.schedule(mono_ms + self._timeout_ms, silence)
         return session
+
+    def end(self) -> None:
+        """Another controller is active: it hears the brokers from now on."""
+        for session in self._by_broker.values():
+            if session.deadline is not None:
+                session.deadline.cancel()
+        self._by_broker.clear()
 
     def is_alive(self, broker_id: int, epoch: int) -> bool:
         """Whether a registration has a session."""

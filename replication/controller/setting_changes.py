@@ -1,7 +1,7 @@
 """Decisions on changes of settings: of topics, brokers, all brokers, groups and subscriptions to clients' metrics.
 
-RULES    1. Checks, their order, codes and sentences are Apache Kafka 4.3's (ConfigAdminManager on the broker, then
-            ConfigurationControlManager).
+RULES    1. Checks, their order, codes and sentences are Apache Kafka 4.3's (ConfigurationControlManager). What brokers can
+            have they say themselves, before (`broker/handlers/own_settings.py`).
          2. A resource is changed as a whole or not at all; resources of one request do not depend on each other.
          3. To replace all settings of a resource (AlterConfigs) is to set those that are named and to delete the others.
          4. While eligible leader replicas are on, as in every cluster formatted by 4.3, min.insync.replicas is a
@@ -37,7 +37,7 @@ from replication.record_versions import WITH_CORDONS
 from replication.state_machine import Decision
 from replication.topic_names import check_topic_name
 from storage.log_config import TOPIC_SETTINGS
-from storage.settings import BadSetting, Kind, Setting, parse
+from storage.settings import Kind, Setting
 
 CORDONED = "cordoned.log.dirs"
 MAX_VALUE_LENGTH = 32_767
@@ -65,12 +65,13 @@ def replace_settings(
     image: MetadataImage, environment: Environment, request: AlterConfigsRequest
 ) -> Decision[AlterConfigsResponse]:
     """Decide on all settings of resources (rule 3)."""
-    found, responses = _decide(image, environment, [_as_changes(image, resource) for resource in request.resources])
+    found, responses = _decide(image, environment, [as_changes(image, resource) for resource in request.resources])
     response = AlterConfigsResponse(responses=responses)
     return Decision([] if request.validate_only else found, response, is_atomic=False)
 
 
-def _as_changes(image: MetadataImage, wanted: ReplacedConfigsResource) -> AlterConfigsResource:
+def as_changes(image: MetadataImage, wanted: ReplacedConfigsResource) -> AlterConfigsResource:
+    """What it means to replace all settings of a resource (rule 3)."""
     kind, name = wanted.resource_type, wanted.resource_name
     named = {config.name for config in wanted.configs}
     others = [key for key in image.configs.get((kind, name), {}) if key not in named]
@@ -143,7 +144,7 @@ def _alter_topic(
     if name not in image.topics_by_name:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     current = image.topic_config(name)
-    changes = {config.name: _new_value(config, current, TOPIC_SETTINGS.get(config.name)) for config in wanted}
+    changes = {config.name: new_value(config, current, TOPIC_SETTINGS.get(config.name)) for config in wanted}
     check_topic(image, environment, _after(current, changes))
     return _different(image, ResourceType.TOPIC, name, changes)
 
@@ -160,7 +161,7 @@ def _alter_group(
         return None if row is None else broker.get(setting, row.default)
 
     current = image.configs.get((ResourceType.GROUP, name), {})
-    changes = {config.name: _new_value(config, current, None) for config in wanted}
+    changes = {config.name: new_value(config, current, None) for config in wanted}
     try:
         check_group_settings(_after(current, changes), of_broker)
     except ValueError as error:
@@ -170,7 +171,7 @@ def _alter_group(
 
 def _alter_subscription(image: MetadataImage, name: str, wanted: Iterable[AlterableConfig]) -> list[Versioned]:
     current = image.configs.get((ResourceType.CLIENT_METRICS, name), {})
-    changes = {config.name: _new_value(config, current, None) for config in wanted}
+    changes = {config.name: new_value(config, current, None) for config in wanted}
     check_subscription(name, _after(current, changes))
     return _different(image, ResourceType.CLIENT_METRICS, name, changes)
 
@@ -190,18 +191,10 @@ def _alter_broker(
     image: MetadataImage, environment: Environment, name: str, wanted: Iterable[AlterableConfig]
 ) -> list[Versioned]:
     if name:
-        _check_node(environment, name)
+        _check_broker(name)
     rules = environment.rules
-    given = sorted(config.name for config in wanted if config.config_operation != Operation.DELETE)
-    _refuse_all("Cannot update these configs dynamically", filter(rules.is_fixed, given))
     current = image.configs.get((ResourceType.BROKER, name), {})
-    changes = {config.name: _new_value(config, current, rules.setting(config.name)) for config in wanted}
-    for key, value in changes.items():
-        _check_value(rules.setting(key), value)
-    if not name:
-        sentence = "Cannot update these configs at default cluster level, broker id must be specified"
-        _refuse_all(sentence, filter(rules.is_per_broker, given))
-    _check_together(image, environment, name, changes)
+    changes = {config.name: new_value(config, current, rules.setting(config.name)) for config in wanted}
     if CORDONED in changes and image.metadata_version < WITH_CORDONS:
         raise bad_setting(f"{CORDONED} cannot be altered before metadata.version {WITH_CORDONS}.")
     if MIN_ISR in changes and image.has_eligible_leaders:
@@ -212,47 +205,23 @@ def _alter_broker(
     return setting_records(image, ResourceType.BROKER, name, changes)
 
 
-def _refuse_all(sentence: str, names: Iterable[str]) -> None:
-    found = ", ".join(names)
-    if found:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{sentence}: [{found}]")
-
-
-def _check_value(row: Setting | None, value: str | None) -> None:
-    if row is None or value is None:
-        return
+def _check_broker(name: str) -> None:
+    """What the controller asks of a broker's name: it may be any number."""
     try:
-        parse(row, value)
-    except BadSetting as error:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
-
-
-def _check_together(
-    image: MetadataImage, environment: Environment, name: str, changes: Mapping[str, str | None]
-) -> None:
-    """Have this node's broker look at what would be in force: its own settings win over those of all brokers."""
-    own = str(environment.node_id)
-    layers = {key: image.configs.get((ResourceType.BROKER, key), {}) for key in ("", own)}
-    before = {**layers[""], **layers[own]}
-    changed = {**layers[name and own], **changes}
-    layers[name and own] = {key: value for key, value in changed.items() if value is not None}
-    found = environment.rules.why_not(before, {**layers[""], **layers[own]})
-    if found is not None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, found)
-
-
-def _check_node(environment: Environment, name: str) -> None:
-    try:
-        node_id = int(name)
+        broker_id = int(name)
     except ValueError:
-        sentence = f"Node id must be an integer, but it is: {name}"
+        sentence = "Unable to parse broker name as a base 10 number."
         raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
-    if node_id != environment.node_id:
-        sentence = f"Unexpected broker id, expected {environment.node_id}, but received {name}"
-        raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
+    if broker_id < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid negative broker ID.")
 
 
-def _new_value(config: AlterableConfig, current: Mapping[str, str], row: Setting | None) -> str | None:
+def new_value(config: AlterableConfig, current: Mapping[str, str], row: Setting | None) -> str | None:
+    """What a setting becomes; None: it is taken back.
+
+    Raises:
+        KafkaError: INVALID_CONFIG, INVALID_REQUEST.
+    """
     operation, value = config.config_operation, config.value
     if operation == Operation.DELETE:
         return None

@@ -41,7 +41,6 @@ from replication.controller.assignments import (
     placed,
 )
 from replication.controller.environment import Environment
-from replication.controller.placement import Placer
 from replication.controller.settings import effective_topic_settings, new_topic_settings
 from replication.image import MetadataImage, TopicImage
 from replication.metadata_records import Versioned
@@ -86,7 +85,6 @@ class _Making:
     def __init__(self, image: MetadataImage, environment: Environment) -> None:
         self.image = image
         self.environment = environment
-        self.placer = Placer(image.brokers.values(), environment.random_below)
         self._described: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
 
     @cached_property
@@ -132,7 +130,7 @@ def _too_many_partitions(environment: Environment, topics: Iterable[CreatableTop
         if topic.assignments:
             total += len(topic.assignments)
         else:
-            total += environment.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+            total += environment.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
     return total > MAX_RECORDS
 
 
@@ -140,7 +138,7 @@ def _create_topic(making: _Making, topic: CreatableTopic) -> tuple[list[Versione
     image, environment = making.image, making.environment
     _check_new_name(making, topic.name)
     settings, setting_records = new_topic_settings(image, environment, topic)
-    assignments = _assignments(image, environment, topic, making.placer)
+    assignments = _assignments(image, environment, topic)
     topic_id = environment.new_id()
     partitions = partition_records(image, topic_id, assignments)
     result = CreatableTopicResult(
@@ -164,9 +162,7 @@ def _check_new_name(making: _Making, name: str) -> None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
-def _assignments(
-    image: MetadataImage, environment: Environment, topic: CreatableTopic, placer: Placer
-) -> list[Assignment]:
+def _assignments(image: MetadataImage, environment: Environment, topic: CreatableTopic) -> list[Assignment]:
     count, replication_factor = topic.num_partitions, topic.replication_factor
     if topic.assignments:
         for name, value in (("replication factor", replication_factor), ("numPartitions", count)):
@@ -187,7 +183,7 @@ def _assignments(
     if replication_factor == -1:
         replication_factor = environment.default_replication_factor
     try:
-        return placed(image, placer, replication_factor, count)
+        return placed(image, environment.random_below, replication_factor, count)
     except KafkaError as error:
         sentence = f"Unable to replicate the partition {replication_factor} time(s): {error.message}"
         raise KafkaError(error.code, sentence) from None
@@ -276,12 +272,11 @@ def create_partitions(
     refusal = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     results = [_not_added(name, refusal) for name in repeated]
     records: list[Versioned] = []
-    placer = Placer(image.brokers.values(), environment.random_below)
     for topic in request.topics:
         if topic.name in repeated:
             continue
         try:
-            made = _more_partitions(image, topic, placer, MAX_RECORDS - len(records))
+            made = _more_partitions(image, environment, topic, MAX_RECORDS - len(records))
         except KafkaError as error:
             results.append(_not_added(topic.name, error))
         else:
@@ -290,7 +285,9 @@ def create_partitions(
     return Decision([] if request.validate_only else records, CreatePartitionsResponse(results=results))
 
 
-def _more_partitions(image: MetadataImage, topic: CreatePartitionsTopic, placer: Placer, room: int) -> list[Versioned]:
+def _more_partitions(
+    image: MetadataImage, environment: Environment, topic: CreatePartitionsTopic, room: int
+) -> list[Versioned]:
     known = image.topics_by_name.get(topic.name)
     if known is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -312,7 +309,7 @@ def _more_partitions(image: MetadataImage, topic: CreatePartitionsTopic, placer:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
     replication_factor = len(known.partitions[0].replicas)
     if topic.assignments is None:
-        assignments = placed(image, placer, replication_factor, added)
+        assignments = placed(image, environment.random_below, replication_factor, added)
     else:
         assignments = [
             by_hand(image, index, wanted.broker_ids, replication_factor)

@@ -1,8 +1,9 @@
 """Whom a replica asks for what follows in the metadata log, and what it does with the answer.
 
 RULES    1. A follower asks its leader. Who knows no leader, or does not reach it, asks the others in turn: one of them knows.
-         2. One question at a time, and none while something is being written (`pulling.py`). Who knows no leader pauses between
-            two that did not know one either.
+         2. One question at a time, and none while something is being written (`pulling.py`) or not durable yet: what a replica
+            wrote as leader, or its process before this one. Who knows no leader pauses between two that did not know one
+            either.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Following:
         """Ask for what comes next (rules 1 and 2)."""
         standing = self._standing
         is_resting = isinstance(role, Unattached) and standing.asking.is_anybody_resting
-        if standing.pull.is_writing or standing.asking.is_waiting or is_resting:
+        if is_resting or not self.is_free:
             return
         is_following = isinstance(role, Follower) and not standing.asking.is_backing_off(role.leader_id)
         if isinstance(role, Follower) and is_following:
@@ -41,6 +42,13 @@ class Following:
             peer, request = self._somebody(), standing.pull.fetch(standing.cluster_id, standing.own.key, standing.epoch)
         if peer != -1 and standing.asking.may_ask(peer):
             standing.asking.ask(peer, standing.address_of(peer) if peer >= 0 else None, request)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a question may leave (rule 2)."""
+        standing = self._standing
+        is_durable = standing.log.flushed_offset >= standing.log.end.offset
+        return is_durable and not standing.pull.is_writing and not standing.asking.is_waiting
 
     def _somebody(self) -> int:
         """Who may know the leader: a voter, or a bootstrap server; -1: nobody is known."""

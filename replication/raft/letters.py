@@ -296,6 +296,8 @@ def refused(request: Message, code: ErrorCode) -> Message:
         return EndQuorumEpochResponse(error_code=code)
     if isinstance(request, FetchSnapshotRequest):
         return FetchSnapshotResponse(error_code=code)
+    if isinstance(request, UpdateRaftVoterRequest):
+        return UpdateRaftVoterResponse(error_code=code)
     assert isinstance(request, FetchRequest), f"{request!r} is no request of Raft"
     return FetchResponse(error_code=code, responses=[])
 

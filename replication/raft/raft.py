@@ -81,6 +81,11 @@ class Raft:
         return self._standing.effects
 
     @property
+    def own(self) -> Voter:
+        """Who this replica is."""
+        return self._standing.own
+
+    @property
     def epoch(self) -> int:
         """The newest epoch."""
         return self._standing.epoch
@@ -123,11 +128,7 @@ class Raft:
         elif not standing.pull.is_writing:
             if self.is_voter or isinstance(role, Resigned | Candidate | Prospective):
                 waits.append(role.deadline_ms)
-            if (
-                isinstance(role, Follower)
-                and not standing.asking.is_waiting
-                and standing.asking.may_ask(role.leader_id)
-            ):
+            if isinstance(role, Follower) and self._following.is_free and standing.asking.may_ask(role.leader_id):
                 waits.append(role.next_voter_request_ms)
         return min(waits, default=None)
 
@@ -277,7 +278,7 @@ class Raft:
         """More of this replica's log is durable."""
         if isinstance(self.role, Leader):
             self._serving.commit(self.role, mono_ms)
-            self.tick(mono_ms)
+        self.tick(mono_ms)
 
     def written(self, mono_ms: int) -> None:
         """What was to be appended, cut or kept is durable, or was refused."""

@@ -104,9 +104,9 @@ class Serving:
             self.commit(role, mono_ms)
         watermark = self._watermark(role)
         may_wait = may_wait and request.max_wait_ms > 0
-        if may_wait and asked.fetch_offset >= end and asked.high_watermark >= watermark and role is standing.role:
-            return None
         records = standing.log.read(asked.fetch_offset, request.max_bytes)
+        if may_wait and not len(records) and asked.high_watermark >= watermark and role is standing.role:
+            return None
         return letters.fetch_response(self._partition(code, watermark, records), standing.who)
 
     @staticmethod

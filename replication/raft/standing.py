@@ -6,6 +6,8 @@ RULES    1. What must not be forgotten is durable before anything that rests on 
          3. A leader that stays leader of its epoch in the memory of others, having resigned, says so: it is not voted for anew.
          4. The only voter asks nobody: it leads as soon as it is started.
          5. Whoever goes on without a leader stands for election no later than it would have (KIP-996).
+         6. The first voter that is started and knows no leader stands for election at once, and so does who led: nobody else
+            is disturbed by a vote before the vote, and a cluster that is started need not miss a leader first.
 NOT HERE What brings a change about: votes (`voting.py`), the leader's word (`following.py`), time (`raft.py`).
 """
 
@@ -68,11 +70,12 @@ class Standing:
     def _first_role(self, leader_id: int, mono_ms: int) -> Role:
         """Rule 2."""
         if leader_id == self.own.key.node_id:
-            return Resigned(self.election_deadline(mono_ms), [], set())
+            return Resigned(mono_ms, [], set())
         if leader_id < 0:
             is_candidate = self.is_voter and self.voted is not None and self.voted.matches(self.own.key)
-            deadline_ms = self.election_deadline(mono_ms)
-            return Candidate(self._ballot(), deadline_ms) if is_candidate else Unattached(deadline_ms)
+            if is_candidate:
+                return Candidate(self._ballot(), self.election_deadline(mono_ms))
+            return Unattached(self._first_deadline(mono_ms))
         return self._beside(leader_id, self._addresses_of_voter(leader_id), mono_ms)
 
     def _stand_alone(self, mono_ms: int) -> None:
@@ -131,6 +134,11 @@ class Standing:
         """When to stand for election, drawn anew."""
         timeout_ms = self.times.election_timeout_ms
         return mono_ms + timeout_ms + self._jitter(timeout_ms)
+
+    def _first_deadline(self, mono_ms: int) -> int:
+        """When to stand for election after the start (rule 6)."""
+        is_first = self.is_voter and self.own.key.node_id == min(self.voters.node_ids)
+        return mono_ms if is_first else self.election_deadline(mono_ms)
 
     def _ballot(self) -> Ballot:
         return Ballot(self.voters, self.own.key)

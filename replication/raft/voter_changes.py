@@ -60,7 +60,8 @@ class VoterChanges:
         if refusal is not None:
             return change_response(request, refusal.code, refusal.message)
         role.change = Change(request, mono_ms + standing.times.request_timeout_ms, Voter(key, addresses))
-        standing.asking.ask(key.node_id, address, ApiVersionsRequest())
+        who = ApiVersionsRequest(client_software_name="barnabas", client_software_version="1")  # refused without names
+        standing.asking.ask(key.node_id, address, who)
         return None
 
     def supported(self, peer: int, response: ApiVersionsResponse | None, mono_ms: int) -> None:

@@ -15,6 +15,7 @@ BENCHMARKS = {
     "partitions": "restarts and memory with 1,000 and 5,000 partitions, beside Apache Kafka",
     "durable": "records synced before they are acknowledged, over 1 to 1,000 partitions, beside Apache Kafka",
     "coordinators": "transactions and groups, beside Apache Kafka",
+    "cluster": "three nodes beside three of Apache Kafka: start, replication, fail-over",
     "again": "the tables and plots of earlier runs once more, out of their JSON",
     "codec": "decoding and encoding beside kio and kafka-python",
     "batches": "what checking a produced batch costs",

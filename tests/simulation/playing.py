@@ -5,25 +5,12 @@ from __future__ import annotations
 import logging
 import traceback
 from random import Random
-from typing import NamedTuple
 
 from tests.simulation.history import History
 from tests.simulation.limits import small_limits
+from tests.simulation.running import Failure
 
 _log = logging.getLogger("barnabas")
-
-
-class Failure(NamedTuple):
-    """A history in which something does not hold."""
-
-    seed: int
-    what: str
-    """In one line."""
-    story: str
-    """What was done, and where it ended."""
-
-    def __str__(self) -> str:
-        return f"{self.story}\n{self.what}\nThe same again: make sim SEED={self.seed}"
 
 
 def play(seed: int, *, is_compacting: bool | None = None) -> Failure | None:
@@ -39,7 +26,7 @@ def play(seed: int, *, is_compacting: bool | None = None) -> Failure | None:
         trace = [] if history is None else history.trace
         steps = "\n".join(f"{number:4} {step}" for number, step in enumerate(trace, 1))
         where = "".join(traceback.format_exception(error))
-        return Failure(seed, f"seed {seed}: {type(error).__name__}: {error}", f"{steps}\n{where}")
+        return Failure("sim", seed, f"seed {seed}: {type(error).__name__}: {error}", f"{steps}\n{where}")
     finally:
         _log.level = level
     return None

@@ -19,7 +19,7 @@ HISTORIES = 100
 def test_the_same_histories_as_ever() -> None:
     """Everything of boundaries.py holds at every boundary."""
     for seed in range(ALWAYS):
-        assert (failure := play(seed)) is None, failure
+        assert (failure := play(seed)) is None, str(failure)
 
 
 def test_new_histories() -> None:
@@ -28,7 +28,7 @@ def test_new_histories() -> None:
     print(f"histories from seed {first}")
     end = time.monotonic() + NEW_S
     while time.monotonic() < end:
-        assert (failure := play(first)) is None, failure
+        assert (failure := play(first)) is None, str(failure)
         first += 1
 
 

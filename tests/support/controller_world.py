@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from broker.config import BrokerConfig
 from broker.dynamic_settings import BrokerRules
+from broker.handlers.admin import AdminHandlers
+from broker.handlers.own_settings import OwnSettings
+from broker.handlers.router import ConnectionInfo, Pending, RequestContext
+from broker.security.authorizer import AllowAll
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored
+from protocol.messages.admin import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from protocol.messages.stored import BrokerEndpoint, BrokerFeature
 from protocol.schema import Message
-from replication.controller.brokers import Registration
-from replication.controller.controller import Controller
+from replication.controller.controller import Controller, OwnController
 from replication.controller.environment import Environment
+from replication.controller.recurring import Intervals
 from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
 from replication.formatting import (
@@ -27,8 +35,15 @@ from replication.formatting import (
     new_uuid,
 )
 from replication.image import Changes, Endpoint, MetadataImage
-from replication.metadata_log import MetadataLog, open_metadata_log
+from replication.metadata_log import MetadataLog
+from replication.metadata_node import MetadataNode, World
 from replication.metadata_records import MetadataBatch, read_batches
+from replication.metadata_start import MetadataStart, open_metadata_log
+from replication.publisher import Publisher
+from replication.quorum import Answered
+from replication.raft.standing import QuorumTimes
+from replication.raft.voters import Address
+from replication.record_versions import features_for
 from replication.work import Begin, Done, Run
 from storage.disk import Disk, StorageError
 from storage.engine import Engine
@@ -36,10 +51,12 @@ from storage.log_config import LogConfig
 from storage.segments.segment_engine import SegmentEngine
 
 SESSION_MS = 9_000
+NEVER = Intervals(None, None, None)
 WALL_MS = 1_795_252_933_743
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 CONTROLLER = ControllerEndpoint("CONTROLLER", "127.0.0.1", 27101)
 ENDPOINTS = (Endpoint("PLAINTEXT", "127.0.0.1", 27100, 0),)
+CLIENT = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 27100), ("127.0.0.1", 40000), "User:ANONYMOUS")
 CONTROLLER_ENDPOINTS = (Endpoint("CONTROLLER", "127.0.0.1", 27101, 0),)
 
 
@@ -91,15 +108,41 @@ class HeldWorker:
         done(error)
 
 
+class WorldClock:
+    """The clocks of a world."""
+
+    def __init__(self, world: ControllerWorld) -> None:
+        self._world = world
+
+    def mono_ms(self) -> int:
+        return self._world.mono_ms
+
+    def wall_ms(self) -> int:
+        return WALL_MS
+
+
+def _nobody(peer: int, address: Address | None, request: Message, answered: Answered) -> None:
+    raise AssertionError("there is nobody to ask")
+
+
 class ControllerWorld:
     """Node 1, alone."""
 
-    def __init__(self, path: Path, *, seed: int = 1, disk: Disk | None = None, settings: dict[str, str] | None = None):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        seed: int = 1,
+        disk: Disk | None = None,
+        settings: dict[str, str] | None = None,
+        intervals: Intervals = NEVER,
+    ) -> None:
         self.directory = str(path)
         self.disk = disk or Disk()
         self.worker = HeldWorker()
         self.dice = random.Random(seed)
         self.settings = settings or {}
+        self.intervals = intervals
         self.images: list[tuple[MetadataImage, Changes]] = []
         self.identity = self.format()
         self.incarnation = b""
@@ -108,7 +151,9 @@ class ControllerWorld:
         self.deadlines = Deadlines()
         self.mono_ms = 1_000
         self.log: MetadataLog
+        self.node: MetadataNode
         self.controller: Controller
+        self.publisher: Publisher
         self.sessions: Sessions
 
     def format(self) -> Identity:
@@ -124,32 +169,89 @@ class ControllerWorld:
             wall_ms=WALL_MS,
         )
 
-    def open(self) -> MetadataLog:
+    def open(self) -> MetadataStart:
         """Open the log."""
-        self.log = open_metadata_log(self.disk, self._engine, self.identity, self.worker)
-        return self.log
+        opened = open_metadata_log(self.disk, self._engine, self.identity, self.worker)
+        self.log = opened.log
+        return opened
+
+    def adopt(self, log: bytes) -> ControllerWorld:
+        """Have the metadata log of another directory, and be its only voter."""
+        self.log_path.write_bytes(log)
+        (voters,) = [m for b in self.batches() for m in b.messages if isinstance(m, stored.VotersRecord)]
+        self.identity = self.identity._replace(metadata_directory_id=voters.voters[0].voter_directory_id)
+        return self
 
     def _engine(self, path: str, config: LogConfig) -> Engine:
         return SegmentEngine(self.disk, path, config)
 
-    def start(self, *, previous_epoch: int = -1) -> ControllerWorld:
-        """Open the log and start the controller."""
-        self.open()
-        self.incarnation = self.incarnations.popleft() if self.incarnations else new_uuid(self.dice.randbytes)
+    def lead(self) -> ControllerWorld:
+        """Open the log and lead it."""
+        opened = self.open()
+        fresh = new_uuid(random.Random(f"{self.log.next_offset}").randbytes)  # another one each time that it is opened
+        self.incarnation = self.incarnations.popleft() if self.incarnations else fresh
         self.sessions = Sessions(self.deadlines, SESSION_MS)
-        self.controller = Controller(self.log, self.environment(), self.sessions)
         self.sessions.on_silence = lambda broker: self.controller.fence_silent(broker, wall_ms=WALL_MS)
-        self.controller.on_image = self._follow
-        registration = Registration(
+        around = World(self.disk, self.worker, self.deadlines, WorldClock(self), self.dice.randrange, _nobody)
+        own = OwnController(self.incarnation, CONTROLLER_ENDPOINTS)
+        self.node = MetadataNode(
+            around,
+            self.identity,
+            opened,
+            self.environment(),
+            self.sessions,
+            own,
+            times=QuorumTimes(),
+            intervals=self.intervals,
+        )
+        self.controller, self.publisher = self.node.controller, self.node.publisher
+        self.publisher.on_image = self._follow
+        self.node.start()
+        return self
+
+    def start(self, *, previous_epoch: int = -1) -> ControllerWorld:
+        """Open the log, lead it, and have this node's broker be active."""
+        self.lead()
+        answer = self.register(self.registration(previous_epoch))
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code))
+        self.heartbeat(self.own_heartbeat())
+        self.publisher.begin()
+        return self
+
+    def registration(self, previous_epoch: int = -1) -> BrokerRegistrationRequest:
+        """What this node's broker says when its process begins."""
+        levels = features_for(self.image.features)
+        return BrokerRegistrationRequest(
             broker_id=1,
             cluster_id=self.identity.cluster_id,
             incarnation_id=self.incarnation,
-            endpoints=ENDPOINTS,
-            directories=tuple(self.identity.directory_ids.values()),
-            previous_epoch=previous_epoch,
+            listeners=[
+                BrokerEndpoint(name=e.listener, host=e.host, port=e.port, security_protocol=0) for e in ENDPOINTS
+            ],
+            features=[
+                BrokerFeature(name=n, min_supported_version=a, max_supported_version=z) for n, (a, z) in levels.items()
+            ],
+            rack=None,
+            log_dirs=list(self.identity.directory_ids.values()),
+            previous_broker_epoch=previous_epoch,
         )
-        self.controller.start(registration, CONTROLLER_ENDPOINTS, wall_ms=WALL_MS, ready=lambda: None)
-        return self
+
+    def own_heartbeat(self, **wanted: Any) -> BrokerHeartbeatRequest:
+        """This node's broker is heard."""
+        says = {"want_fence": False, "want_shut_down": False, "cordoned_log_dirs": [], **wanted}
+        return BrokerHeartbeatRequest(
+            broker_id=1, broker_epoch=self.broker_epoch, current_metadata_offset=self.image.offset, **says
+        )
+
+    def stop_broker(self) -> None:
+        """End this node's broker in peace."""
+        self.heartbeat(self.own_heartbeat(want_shut_down=True))
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this node's broker."""
+        return self.image.brokers[1].epoch
 
     def _follow(self, image: MetadataImage, changes: Changes) -> Iterator[None]:
         self.images.append((image, changes))
@@ -165,7 +267,7 @@ class ControllerWorld:
             default_replication_factor=1,
             new_id=lambda: self.topic_ids.popleft() if self.topic_ids else new_uuid(self.dice.randbytes),
             random_below=self.dice.randrange,
-            kraft_version=self.log.kraft_version,
+            kraft_version=self.log.kraft_version.latest,
         )
 
     def ask(self, request: Message) -> Any:
@@ -174,6 +276,31 @@ class ControllerWorld:
         self.controller.submit(request, wall_ms=WALL_MS, reply=replies.append)
         assert len(replies) == 1, "answered once, and at once"
         return replies[0]
+
+    def ask_as_client(self, request: Message) -> Any:
+        """Ask this node's broker, which asks its controller."""
+        handlers = AdminHandlers(
+            1,
+            self.controller,
+            lambda: self.image,
+            AllowAll(),
+            deletion_enabled=True,
+            deadlines=self.deadlines,
+            own_settings=OwnSettings(1, BrokerRules(BrokerConfig(self.settings))),
+        )
+        routes: dict[type[Message], Callable[[RequestContext, Any], Pending]] = {
+            IncrementalAlterConfigsRequest: handlers.incremental_alter_configs,
+            AlterConfigsRequest: handlers.alter_configs,
+        }
+        handle = routes.get(type(request))
+        if handle is None:
+            return self.ask(request)
+        answers: list[Any] = []
+        decoded = copy.deepcopy(request)  # the handler's own, as what comes over a wire is
+        pending = handle(RequestContext(0, 0, 1, "c", CLIENT, self.mono_ms, WALL_MS), decoded)
+        pending.deliver_to(answers.append, lambda reason: None)
+        (answer,) = answers
+        return answer
 
     def register(self, request: BrokerRegistrationRequest) -> Any:
         """Have another node's broker register."""
@@ -195,7 +322,7 @@ class ControllerWorld:
     @property
     def image(self) -> MetadataImage:
         """The published image."""
-        return self.controller.image
+        return self.publisher.image
 
     @property
     def log_path(self) -> Path:

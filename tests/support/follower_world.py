@@ -40,13 +40,14 @@ class Cluster(NamedTuple):
 
 
 @contextmanager
-def running(kind: str) -> Iterator[Cluster]:
-    """One node with a controller listener."""
+def running(kind: str, **more: object) -> Iterator[Cluster]:
+    """One node with a controller listener; further settings have underscores for dots."""
+    settings = {**SETTINGS, **{name.replace("_", "."): value for name, value in more.items()}}
     if kind == "barnabas":
-        with Broker(settings={**SETTINGS, **WITH_CONTROLLER}) as broker:
+        with Broker(settings={**settings, **WITH_CONTROLLER}) as broker:
             yield Cluster(broker.bootstrap, controller_of(broker), is_ours=True)
     else:
-        with ApacheKafka(SETTINGS) as kafka:
+        with ApacheKafka(settings) as kafka:
             yield Cluster(kafka.bootstrap, kafka.controller, is_ours=False)
 
 
@@ -63,9 +64,9 @@ class World:
         """One more process that calls itself the same broker."""
         return Follower(self.cluster.bootstrap, self.cluster.controller, self.client.cluster_id(), self.id)
 
-    def join(self) -> World:
+    def join(self, **registration: Any) -> World:
         """Register and become active."""
-        assert self.follower.register().error_code == E.NONE
+        assert self.follower.register(**registration).error_code == E.NONE
         answer = self.follower.live()
         assert (answer.error_code, answer.is_fenced) == (E.NONE, False)
         until(lambda: self.id in self.client.brokers(), "clients are told of the follower")

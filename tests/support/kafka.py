@@ -98,11 +98,17 @@ def tool_command(cls: str, *args: object, jvm: Sequence[str] = QUICK_JVM, classe
 
 
 def compile_java(source: Path, into: Path) -> Path:
-    """Compile a program against Kafka's classes; the folder with its own. Skips where there is no compiler."""
+    """Compile a program, and what it needs of its folder, against Kafka's classes; the folder with its own.
+
+    Skips where there is no compiler.
+    """
     compiler, classpath = shutil.which("javac"), kafka_classpath()
     if compiler is None or classpath is None:
         pytest.skip("no javac on the path: install a JDK 17")
-    subprocess.run([compiler, "-nowarn", "-Xlint:none", "-cp", classpath, "-d", into, source], check=True)
+    subprocess.run(
+        [compiler, "-nowarn", "-Xlint:none", "-cp", classpath, "-sourcepath", source.parent, "-d", into, source],
+        check=True,
+    )
     return into
 
 
@@ -111,10 +117,11 @@ def run_tool(
     *args: object,
     timeout_s: float = 60,
     input: str | None = None,  # noqa: A002 - the name that subprocess.run uses
+    entering: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run a tool to its end; its exit code, its output and its errors are the caller's to judge."""
     return subprocess.run(
-        tool_command(cls, *args),
+        [*entering, *tool_command(cls, *args)],
         input=input,
         stdin=subprocess.DEVNULL if input is None else None,
         capture_output=True,
@@ -138,7 +145,8 @@ class ApacheKafka:
     Use it as `with ApacheKafka({"num.partitions": 4}) as kafka: ... kafka.bootstrap`. With a `data_dir` the
     directory is kept, and it is formatted only when it has no meta.properties: so a directory that another
     broker has written can be opened too. With `is_static` the quorum's voters are a setting (kraft.version 0). `classes` is a
-    folder of classes that settings may name.
+    folder of classes that settings may name. What stands in `entering` comes before its commands, to run them elsewhere: then
+    `address` says where it listens, and its settings where the rest of it is.
     """
 
     def __init__(
@@ -149,6 +157,8 @@ class ApacheKafka:
         jvm: Sequence[str] = QUICK_JVM,
         is_static: bool = False,
         classes: Path | None = None,
+        entering: Sequence[str] = (),
+        address: tuple[str, int] | None = None,
     ) -> None:
         self._settings = dict(settings or {})
         self._classes = classes
@@ -157,7 +167,8 @@ class ApacheKafka:
         self._temporary = tempfile.TemporaryDirectory(prefix="apache-kafka-")
         self._work_dir = Path(self._temporary.name)
         self.data_dir = data_dir or self._work_dir / "data"
-        self.port = free_port()
+        self._entering = list(entering)
+        self.host, self.port = address or ("127.0.0.1", free_port())
         self.controller_port = free_port()
         self.log_path = self._work_dir / "server.log"
         self.start_s = 0.0
@@ -166,18 +177,23 @@ class ApacheKafka:
     @property
     def bootstrap(self) -> str:
         """Where clients connect."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def controller(self) -> str:
         """Where the cluster's other nodes reach its controller."""
-        return f"127.0.0.1:{self.controller_port}"
+        return f"{self.host}:{self.controller_port}"
 
     @property
     def pid(self) -> int:
         """The JVM's process id."""
         assert self._process is not None, "not started"
         return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the JVM is there."""
+        return self._process is not None and self._process.poll() is None
 
     def __enter__(self) -> Self:
         self.start()
@@ -197,7 +213,10 @@ class ApacheKafka:
         started = time.monotonic()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                tool_command("kafka.Kafka", properties, jvm=self._jvm, classes=self._classes),
+                [
+                    *self._entering,
+                    *tool_command("kafka.Kafka", properties, jvm=self._jvm, classes=self._classes),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -211,8 +230,9 @@ class ApacheKafka:
         properties = self._write_properties()
         quorum = () if self._is_static or "--no-initial-controllers" in arguments else ("--standalone",)
         formatted = run_tool(
-            "kafka.tools.StorageTool", "format", *quorum, "-t", CLUSTER_ID, "-c", properties, *arguments
-        )
+            "kafka.tools.StorageTool", "format", *quorum, "-t", CLUSTER_ID, "-c", properties, *arguments,
+            entering=self._entering,
+        )  # fmt: skip
         if formatted.returncode != 0:
             raise RuntimeError(f"Kafka did not format {self.data_dir}: {formatted.stderr.strip()}")
 
@@ -236,13 +256,12 @@ class ApacheKafka:
             process.wait()
 
     def _write_properties(self) -> Path:
-        controller_port = self.controller_port
         settings: dict[str, object] = {
             "process.roles": "broker,controller",
             "node.id": 1,
             **self._quorum(),
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{self.controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{self.controller}",
             "inter.broker.listener.name": "PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
@@ -272,7 +291,7 @@ class ApacheKafka:
             assert self._process is not None
             if self._process.poll() is not None:
                 raise RuntimeError(f"Kafka ended at its start:\n{self._tail_of_the_log()}")
-            if _answers_api_versions(self.port):
+            if _answers_api_versions(self.host, self.port):
                 return
             time.sleep(0.02)  # another program's start cannot be waited for by an event
         self.kill()
@@ -286,9 +305,9 @@ class ApacheKafka:
 _API_VERSIONS_V0 = bytes.fromhex("0000000b 0012 0000 00000007 0001 74".replace(" ", ""))
 
 
-def _answers_api_versions(port: int) -> bool:
+def _answers_api_versions(host: str, port: int) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+        with socket.create_connection((host, port), timeout=2) as connection:
             connection.sendall(_API_VERSIONS_V0)
             return len(connection.recv(8)) > 0
     except OSError:

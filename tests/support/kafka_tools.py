@@ -39,10 +39,22 @@ class KafkaTools:
 
     def __enter__(self) -> Self:
         self._classes = tempfile.TemporaryDirectory(prefix="kafka-tools-")
-        classes = compile_java(SOURCE, Path(self._classes.name))
-        command = tool_command("Tools", classes=classes)
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = self._command(Path(self._classes.name))
+        self._complaints = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != b"ready\n":
+            self._complaints.seek(0)
+            complaints = self._complaints.read().decode(errors="replace")
+            self.__exit__(None, None, None)
+            raise RuntimeError(f"the JVM did not begin:\n{complaints}")
         return self
+
+    def _command(self, classes: Path) -> list[str]:
+        """What starts the JVM, with its own classes compiled into that folder."""
+        return tool_command("Tools", classes=compile_java(SOURCE, classes))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -54,6 +66,7 @@ class KafkaTools:
                 self._process.wait(10)
             except subprocess.TimeoutExpired:
                 self._process.kill()
+        self._complaints.close()
         self._classes.cleanup()
 
     def run(self, cls: str, *args: object) -> Outcome:

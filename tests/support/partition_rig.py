@@ -121,7 +121,7 @@ class Rig:
         """A follower has asked for `offset`."""
         position = FetchPosition(offset, epoch)
         reader = Reader(replica, Isolation.LOG_END, broker_epoch=broker_epoch)
-        self.partition.update_follower(reader, position, self.log.log_end_offset, mono_ms, LAG_MS)
+        self.partition.update_follower(reader, position, self.log.log_end_offset, mono_ms, LAG_MS, may_join=True)
 
 
 class UnopenedLog(NumbersLog):

@@ -27,15 +27,15 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Meter:
-    """Wall time and a broker's processor time, over a `with` block."""
+    """Wall time and the processor time of a broker, or of several together, over a `with` block."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids
         self.wall_s = 0.0
         self.cpu_s = 0.0
 
     def __enter__(self) -> Self:
-        self._cpu_before = cpu_seconds(self._pid)
+        self._cpu_before = sum(map(cpu_seconds, self._pids))
         self._started = time.perf_counter()
         return self
 
@@ -43,7 +43,7 @@ class Meter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.wall_s = time.perf_counter() - self._started
-        self.cpu_s = cpu_seconds(self._pid) - self._cpu_before
+        self.cpu_s = sum(map(cpu_seconds, self._pids)) - self._cpu_before
 
     def throughput(self, payload_bytes: int) -> Outcome:
         """Rate and processor time by size."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Iterable
 from struct import Struct
 from typing import Any
 
 from protocol.api import request_header_version
 from protocol.codec import encode
 from protocol.messages.admin import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -124,13 +126,22 @@ class Peer:
         raise EOFError("the broker hung up")
 
 
-def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: object) -> None:
-    """Create a topic whose files go soon after its deletion, and see that every partition takes records."""
+def create_topic(
+    client: RawClient, name: str, partitions: int = 1, replicas: tuple[int, ...] = (), **configs: object
+) -> None:
+    """Create a topic whose files go soon after its deletion, and see that every partition takes records.
+
+    `replicas` are those of every partition, the leader first, who is asked; else there is one broker.
+    """
     settings = {"file.delete.delay.ms": 1000, **configs}
     topic = CreatableTopic(
         name=name,
-        num_partitions=partitions,
-        replication_factor=1,
+        num_partitions=-1 if replicas else partitions,
+        replication_factor=-1 if replicas else 1,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+            for index in range(partitions if replicas else 0)
+        ],
         configs=[CreatableTopicConfig(name=key, value=str(value)) for key, value in settings.items()],
     )
     answer = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 5)
@@ -140,19 +151,22 @@ def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: o
 
 def touch(client: RawClient, topic: str, partitions: int) -> None:
     """Append one record to every partition, as soon as each is there."""
-    record = memoryview(batch(1, 100))
     missing = set(range(partitions))
 
     def try_the_missing() -> bool:
-        data = [PartitionProduceData(index=index, records=record) for index in sorted(missing)]
-        topic_data = [TopicProduceData(name=topic, partition_data=data)]
-        answer = client.ask(ProduceRequest(acks=1, timeout_ms=30_000, topic_data=topic_data), PRODUCE_VERSION)
-        for partition in answer.responses[0].partition_responses:
-            if partition.error_code == 0:
-                missing.remove(partition.index)
+        missing.difference_update(write(client, topic, missing))
         return not missing
 
     until(try_the_missing, f"every partition of {topic} takes a record", within_s=120)
+
+
+def write(client: RawClient, topic: str, partitions: Iterable[int], acks: int = 1) -> set[int]:
+    """A record to each of some partitions; which of them took it."""
+    record = memoryview(batch(1, 100))
+    data = [PartitionProduceData(index=index, records=record) for index in sorted(partitions)]
+    topic_data = [TopicProduceData(name=topic, partition_data=data)]
+    answer = client.ask(ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=topic_data), PRODUCE_VERSION)
+    return {part.index for part in answer.responses[0].partition_responses if part.error_code == 0}
 
 
 def delete_topic(client: RawClient, name: str) -> None:
@@ -200,7 +214,7 @@ def _sequential(site: Site, count: int, request: bytes) -> Outcome:
     for _ in range(count // 10):
         peer.call(request)
     took = []
-    with Meter(site.pid) as meter:
+    with Meter(*site.pids) as meter:
         for _ in range(count):
             started = clock()
             peer.call(request)
@@ -232,10 +246,10 @@ def wake(site: Site, count: int, topic: str) -> Outcome:
     return meter.each(took)
 
 
-def produce(site: Site, topic: str, batch_bytes: int, total_bytes: int, partitions: int = 1) -> Outcome:
+def produce(site: Site, topic: str, batch_bytes: int, total_bytes: int, partitions: int = 1, acks: int = 1) -> Outcome:
     """The same request again and again over one connection, a few in flight: a batch for each partition."""
     records = max(1, batch_bytes // 1024)
-    request = produce_frame(topic, batch(records, 1024), partitions=partitions)
+    request = produce_frame(topic, batch(records, 1024), acks, partitions)
     peer = Peer(site.bootstrap)
     peer.send(request)
     answer_bytes = peer.answer()
@@ -243,7 +257,7 @@ def produce(site: Site, topic: str, batch_bytes: int, total_bytes: int, partitio
         before = sum(end_offsets(client, topic, partitions))
     count = max(_IN_FLIGHT, total_bytes // (records * 1024 * partitions))
     sent = received = unread = 0
-    with Meter(site.pid) as meter:
+    with Meter(*site.pids) as meter:
         while received < count:
             while sent < count and sent - received < _IN_FLIGHT:
                 peer.send(request)

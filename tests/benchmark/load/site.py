@@ -26,11 +26,17 @@ Node = Broker | ApacheKafka
 
 
 class Site(NamedTuple):
-    """A running broker."""
+    """A running broker, and those that replicate from it."""
 
     name: str
     bootstrap: str
     pid: int
+    followers: tuple[int, ...] = ()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """All processes that a load keeps busy."""
+        return (self.pid, *self.followers)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 // Apache Kafka's command-line tools in one process. Each line of standard input is a tool's class and its arguments, in
 // base64, apart by blanks; each answer is a line: the exit code, standard output and standard error, in base64 likewise.
-// What a tool wants done when its process ends is done when it ends.
+// What a tool wants done when its process ends is done when it ends. Before the first answer stands a line: "ready".
 
 import java.io.BufferedReader;
 import java.io.ByteArrayInputStream;
@@ -29,7 +29,18 @@ public class Tools {
 
     private static Integer ended;
 
+    interface Command {
+        void run(String[] words);
+    }
+
     public static void main(String[] args) throws Exception {
+        serve(words -> {
+            throw new IllegalArgumentException(words[0]);
+        });
+    }
+
+    /** Runs what standard input names: tools, and what has no dot in its name as a command. */
+    static void serve(Command command) throws Exception {
         PrintStream out = System.out;
         PrintStream err = System.err;
         Exit.setExitProcedure((code, message) -> {
@@ -46,6 +57,8 @@ public class Tools {
         System.setIn(new ByteArrayInputStream(new byte[0]));
         BufferedReader in = new BufferedReader(new InputStreamReader(
             new FileInputStream(FileDescriptor.in), StandardCharsets.UTF_8));
+        out.println("ready");
+        out.flush();
         String line;
         while ((line = in.readLine()) != null) {
             String[] words = Arrays.stream(line.split(" ", -1)).map(Tools::decoded).toArray(String[]::new);
@@ -53,7 +66,7 @@ public class Tools {
             ByteArrayOutputStream complained = new ByteArrayOutputStream();
             System.setOut(new PrintStream(told, true, StandardCharsets.UTF_8));
             System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
-            int code = run(words[0], Arrays.copyOfRange(words, 1, words.length));
+            int code = words[0].contains(".") ? run(words[0], Arrays.copyOfRange(words, 1, words.length)) : told(command, words);
             hooks.forEach(Runnable::run);
             hooks.clear();
             System.out.flush();
@@ -66,6 +79,11 @@ public class Tools {
             out.flush();
         }
         Runtime.getRuntime().halt(0);
+    }
+
+    private static int told(Command command, String[] words) {
+        command.run(words);
+        return 0;
     }
 
     private static int run(String tool, String[] args) {

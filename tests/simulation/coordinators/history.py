@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -20,7 +21,10 @@ from protocol.messages.groups import (
 from tests.simulation.coordinators.actors import TOPICS, Actor, ClassicClient, ConsumerClient, Told, Transactor
 from tests.simulation.coordinators.boundaries import Boundaries, check_classic_groups
 from tests.simulation.coordinators.journal import Journal
+from tests.simulation.running import Failure
 from tests.support.group_world import TRANSACTIONS_PARTITIONS, LocalWorld
+
+_log = logging.getLogger("barnabas")
 
 GROUPS = ("g", "h")
 OFFSETS_PARTITIONS = 2
@@ -135,11 +139,15 @@ class History:
             self.told.forgotten(group, topic)
 
 
-def play(seed: int, steps: int = 120) -> str | None:
+def play(seed: int, steps: int = 120) -> Failure | None:
     """Why a history fails; None when everything holds."""
+    level, _log.level = _log.level, logging.ERROR  # refusals are part of it
     history = History(Random(seed), steps)
     try:
         history.run()
     except AssertionError as error:
-        return f"seed {seed}, after {len(history.journal.entries)} batches: {error}"
+        what = f"seed {seed}, after {len(history.journal.entries)} batches: {error}"
+        return Failure("sim-coordinators", seed, what)
+    finally:
+        _log.level = level
     return None

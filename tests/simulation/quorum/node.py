@@ -43,10 +43,13 @@ class Network(Protocol):
     """What a node asks of the world around it."""
 
     random: Random
-    now_ms: int
     most_jitter_ms: int
     slow_disk_ms: int
     touched: set[int]
+
+    @property
+    def now_ms(self) -> int:
+        """The time."""
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> None:
         """Do something later."""

@@ -74,7 +74,7 @@ class Troubles:
     def _break(self, kind: str, node: Node) -> None:
         world = self._world
         if "mend" in kind:
-            world.cuts.clear()
+            world.network.heal()
         if "crash" in kind or "blink" in kind:
             if node.raft is not None:
                 node.crash()
@@ -89,11 +89,8 @@ class Troubles:
 
     def _cut(self, node_id: int, *, is_both_ways: bool) -> None:
         world = self._world
-        for other in world.nodes:
-            if other != node_id and world.random.random() < 0.7:
-                world.cuts.add((node_id, other))
-                if is_both_ways:
-                    world.cuts.add((other, node_id))
+        others = [other for other in world.nodes if other != node_id and world.random.random() < 0.7]
+        world.network.cut(node_id, others, is_both_ways=is_both_ways)
 
     # ------------------------------------------------------------ changes of the quorum
     def _change(self, kind: str, node: Node) -> None:

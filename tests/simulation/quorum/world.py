@@ -1,15 +1,14 @@
-"""A quorum of simulated nodes, a network that loses, delays, doubles and cuts, and the seed that decides it all.
+"""A quorum of simulated nodes on a simulated network, and the seed that decides it all.
 
 RULES    1. One seed, one history: whatever is drawn is drawn from one generator, in the order of simulated time.
          2. After every event the checks run (`checks.py`).
          3. Every history ends in peace: the network is whole, all nodes run, and in time all logs must be equal.
-NOT HERE What goes wrong, and when (`troubles.py`).
+NOT HERE What goes wrong, and when (`troubles.py`); time and the network (`tests/simulation/network.py`).
 """
 
 from __future__ import annotations
 
 import copy
-import heapq
 from collections.abc import Callable
 from itertools import count
 from random import Random
@@ -21,9 +20,10 @@ from replication.raft.letters import only_partition
 from replication.raft.replica_log import Send
 from replication.raft.standing import QuorumTimes
 from replication.raft.voters import Address, ReplicaKey, Voter, VoterSet
+from tests.simulation.network import Answered, Network, Reply, Timeline
 from tests.simulation.quorum.checks import Checks
 from tests.simulation.quorum.memory_log import MemoryLog
-from tests.simulation.quorum.node import Node, Reply
+from tests.simulation.quorum.node import Node
 
 TIMES = QuorumTimes()
 REQUEST_TIMEOUT_MS = 2000
@@ -47,9 +47,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
-        self.now_ms = 0
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = count()
+        self._timeline = Timeline()
         self._values = count()
         self.most_jitter_ms = random.choice((20, 1000))
         """Nodes that draw nearly the same times stand for election together."""
@@ -65,44 +63,34 @@ class World:
             is_formatted = not self.is_static and node_id in voters.node_ids
             log = MemoryLog(voters, 1) if is_formatted else MemoryLog(self.settings)
             self.nodes[node_id] = Node(self, voter(node_id), log, TIMES, joins=joins)
-        self.cuts: set[tuple[int, int]] = set()
-        """Directions in which nothing gets through."""
-        self._loss = random.choice((0.0, 0.0, 0.05, 0.3))
-        self._slowest_ms = random.choice((20, 200, 1500))
-        """What one message in ten may take."""
+        self.network = Network(self._timeline, random)
         self.slow_disk_ms = random.choice((20, 500))
         self.touched: set[int] = set()
         """Nodes that did something in this event."""
         self.checks = Checks(self.nodes, voters)
-        self.is_troubled = True
 
     # ------------------------------------------------------------ what nodes ask
+    @property
+    def now_ms(self) -> int:
+        """The time."""
+        return self._timeline.now_ms
+
     def after(self, delay_ms: int, act: Callable[[], None]) -> None:
         """Do something later."""
-        heapq.heappush(self._events, (self.now_ms + delay_ms, next(self._order), act))
+        self._timeline.after(delay_ms, act)
 
-    def send(self, source: int, effect: Send, answered: Callable[[Message | None], None]) -> None:
+    def send(self, source: int, effect: Send, answered: Answered) -> None:
         """Carry a request there and its answer back, unless one of them is lost."""
-        is_over = False
         target = self._node_at(effect)
 
-        def end(message: Message | None) -> None:
-            nonlocal is_over
-            if not is_over:
-                is_over = True
-                answered(message)
+        def deliver(reply: Reply) -> bool:
+            if target is None or self.nodes[target].raft is None:
+                return False
+            self._deliver(self.nodes[target], effect.request, reply)
+            return True
 
-        def refuse() -> None:
-            self._carry(effect.to if target is None else target, source, lambda: end(None))
-
-        def arrive() -> None:
-            if target is None or self.nodes[target].raft is None:  # nobody listens, which is seen at once
-                refuse()
-            else:
-                self._deliver(source, target, effect.request, end)
-
-        self._carry(source, effect.to if target is None else target, arrive)
-        self.after(REQUEST_TIMEOUT_MS, lambda: end(None))
+        towards = effect.to if target is None else target
+        self.network.ask(source, towards, deliver, answered, REQUEST_TIMEOUT_MS)
 
     def _node_at(self, effect: Send) -> int | None:
         """Who listens where a request goes; bootstrap servers are the first nodes, wherever they are."""
@@ -112,30 +100,18 @@ class World:
         port = effect.address.port
         return next((node_id for node_id, node in self.nodes.items() if node.port == port), None)
 
-    def _deliver(self, source: int, target: int, request: Message, end: Reply) -> None:
-        node = self.nodes[target]
-
+    def _deliver(self, node: Node, request: Message, answer: Reply) -> None:
         def reply(message: Message) -> None:
             if isinstance(message, VoteResponse):
                 self._voted(node, request, message)
-            self._carry(target, source, lambda: end(message))
+            answer(message)
 
         is_change = isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest)
         node.receive(copy.copy(request) if is_change else request, reply)
 
-    def _carry(self, source: int, target: int, arrive: Callable[[], None]) -> None:
-        random = self.random
-        for _ in range(2 if self.is_troubled and random.random() < 0.02 else 1):
-            delay_ms = random.randint(0, 3) if random.random() < 0.9 else random.randrange(self._slowest_ms)
-            if not self.is_troubled:
-                delay_ms = min(delay_ms, 3)
-            elif random.random() < self._loss:
-                continue
-            self.after(delay_ms, lambda: arrive() if (source, target) not in self.cuts else None)
-
     def began_to_lead(self, node: Node) -> None:
         """The worst moment for a leader to crash is soon after it was elected."""
-        self._perhaps_crash(node, within_ms=self._slowest_ms)
+        self._perhaps_crash(node, within_ms=self.network.slowest_ms)
 
     def _voted(self, node: Node, request: Message, message: VoteResponse) -> None:
         asked, answer = only_partition(request), only_partition(message)
@@ -160,14 +136,17 @@ class World:
 
     def run(self, duration_ms: int) -> None:
         """Let time pass."""
-        until_ms = self.now_ms + duration_ms
-        while self._events and self._events[0][0] <= until_ms:
-            self.now_ms, _, act = heapq.heappop(self._events)
-            act()
-            if self.touched:
-                self.checks.after_event(self.touched)
-                self.touched.clear()
-        self.now_ms = until_ms
+        self._timeline.run(duration_ms, self._check)
+
+    def _check(self) -> None:
+        if self.touched:
+            self.checks.after_event(self.touched)
+            self.touched.clear()
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether things go wrong."""
+        return self.network.is_troubled
 
     def _write(self) -> None:
         """Somebody who leads, or thinks so, writes."""
@@ -189,7 +168,7 @@ class World:
 
     def end_trouble(self) -> None:
         """Rule 3."""
-        self.is_troubled = False
-        self.cuts.clear()
+        self.network.is_troubled = False
+        self.network.heal()
         for node in self.nodes.values():
             self.start(node)

@@ -7,6 +7,7 @@ RULES    1. The files stay, all else begins anew with `boot`, in the next leader
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,10 @@ _PATIENCE_MS = 3000
 _READ_BYTES = 1 << 24
 
 
+def _nobody(broker_id: int, request: Message, answered: Callable[[Message | None], None]) -> None:
+    raise AssertionError("there is no other broker")
+
+
 class _Disk(CrashingDisk):
     """A kill loses nothing that was written: syncing would only take time."""
 
@@ -73,7 +78,7 @@ class Node:
         world.image.features[TRANSACTION_VERSION] = self._transaction_version
         config = BrokerConfig({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"})
         ids = ProducerIds(self, 1, lambda: 0)
-        self.coordinators = coordinators(config, world.replicas, world.deadlines, self, ids)
+        self.coordinators = coordinators(config, world.replicas, world.deadlines, self, ids, _nobody)
         self._route()
         changes = Changes()
         for topic in world.image.topics_by_name.values():

@@ -1,4 +1,4 @@
-"""Guards broker/handlers/admin.py rule 2: changes of topics are not waited for longer than the client says."""
+"""Guards rule 2 of broker/handlers/admin.py and cluster.py: changes are not waited for longer than the client says."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.handlers.admin import AdminHandlers
+from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
@@ -19,6 +20,13 @@ from protocol.messages.admin import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicState,
+)
+from protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    ElectedPartitions,
+    ElectLeadersRequest,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from replication.deadlines import Deadlines
 from replication.image import MetadataImage
@@ -34,20 +42,28 @@ class Stage:
         self.handlers = AdminHandlers(
             1, self, lambda: MetadataImage("c"), AllowAll(), deletion_enabled=True, deadlines=self.deadlines
         )
+        self.cluster = ClusterHandlers(self, AllowAll(), self.deadlines)
         self.replies: list[Callable[[Any], None]] = []
         self.answers: list[Any] = []
+
+    @property
+    def image(self) -> MetadataImage:
+        """Of the controller."""
+        return MetadataImage("c")
 
     def submit(self, request: Any, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
         """Of the controller."""
         self.replies.append(reply)
 
-    def ask(self, request: Any) -> Pending:
+    def ask(self, request: Any, version: int = 6) -> Pending:
         """Have it handled in the middle of the first second."""
-        context = RequestContext(19, 6, 1, "c", CONNECTION, 500, 0)
+        context = RequestContext(request.API_KEY, version, 1, "c", CONNECTION, 500, 0)
         handle: Callable[[Any, Any], Any] = {
             CreateTopicsRequest: self.handlers.create_topics,
             DeleteTopicsRequest: self.handlers.delete_topics,
             CreatePartitionsRequest: self.handlers.create_partitions,
+            ElectLeadersRequest: self.cluster.elect_leaders,
+            AlterPartitionReassignmentsRequest: self.cluster.alter_reassignments,
         }[type(request)]
         pending = handle(context, request)
         assert isinstance(pending, Pending)
@@ -93,6 +109,34 @@ def test_who_has_waited_long_enough_is_told_so(wish: Any, results: Callable[[Any
     assert len(stage.answers) == 1
 
 
+@pytest.mark.parametrize(
+    ("wish", "results"),
+    [
+        (
+            ElectLeadersRequest(topic_partitions=[ElectedPartitions(topic="t", partitions=[0])], timeout_ms=1000),
+            lambda answer: answer.replica_election_results[0].partition_result,
+        ),
+        (
+            AlterPartitionReassignmentsRequest(
+                topics=[ReassignableTopic(name="t", partitions=[ReassignablePartition(partition_index=0)])],
+                timeout_ms=1000,
+            ),
+            lambda answer: answer.responses[0].partitions,
+        ),
+    ],
+)
+def test_elections_and_reassignments_are_not_waited_for_longer_either(wish: Any, results: Callable[[Any], Any]) -> None:
+    """As where no controller is active."""
+    stage = Stage()
+    stage.ask(wish)
+    stage.deadlines.run_due(1500)
+    (answer,) = stage.answers
+    (result,) = results(answer)
+    assert answer.error_code == result.error_code == ErrorCode.REQUEST_TIMED_OUT
+    stage.replies[0](answer)
+    assert len(stage.answers) == 1
+
+
 def test_no_deadline_outlives_its_request() -> None:
     """Neither an answered one, nor one whose client has gone; without a time-out there is none."""
     stage = Stage()
@@ -103,3 +147,14 @@ def test_no_deadline_outlives_its_request() -> None:
     stage.ask(create(0))
     assert len(stage.deadlines) == 0
     assert len(stage.answers) == 1
+
+
+def test_the_first_version_of_an_election_has_errors_of_partitions_only() -> None:
+    """Its answer could not be encoded else."""
+    stage = Stage()
+    asked = [ElectedPartitions(topic="t", partitions=[0])]
+    stage.ask(ElectLeadersRequest(topic_partitions=asked, timeout_ms=1000), version=0)
+    stage.deadlines.run_due(1500)
+    (answer,) = stage.answers
+    assert answer.error_code == ErrorCode.NONE
+    assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.REQUEST_TIMED_OUT

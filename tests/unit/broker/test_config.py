@@ -52,7 +52,7 @@ def test_a_bad_value_names_file_line_and_what_is_accepted(tmp_path: Path) -> Non
     [
         ({"listeners": "nonsense"}, "NAME://host:port"),
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "a name of its own"),
-        ({"listeners": "CONTROLLER://h:1"}, "clients could connect"),
+        ({"listeners": "CONTROLLER://h:1"}, "at least one broker advertised listener"),
         ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),
         ({"socket.request.max.bytes": "0"}, "Value must be at least 1"),
         ({"log.retention.hours": "0"}, "log.retention.ms must be unlimited"),
@@ -75,7 +75,6 @@ def test_a_bad_value_names_file_line_and_what_is_accepted(tmp_path: Path) -> Non
         ),
         ({"group.consumer.migration.policy": "sideways"}, "DISABLED, DOWNGRADE, UPGRADE, BIDIRECTIONAL"),
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, "at least 1MB per cleaner thread"),
-        ({"controller.quorum.voters": "1@a:9093,2@b:9093"}, "names 2@b:9093, and this is node 1"),
     ],
 )
 def test_settings_that_cannot_work_stop_the_start_with_a_sentence(settings: dict[str, str], words: str) -> None:
@@ -108,8 +107,8 @@ def test_the_example_settings_load_without_a_word(caplog: pytest.LogCaptureFixtu
             if line.startswith("#") and "=" in line and not line.startswith("# ")
         }
         with caplog.at_level(logging.WARNING):
-            config = load_config(str(path), commented)
-        assert (config.node_id, caplog.records) == (1, []), path
+            load_config(str(path), commented)
+        assert caplog.records == [], path
 
 
 def test_listen_says_where_clients_connect_and_leaves_the_controllers_listeners() -> None:

@@ -413,7 +413,7 @@ def test_consumer_is_sent_to_another_replica(world):
     world.create("r", replicas=(1, 2))
     world.load("r")
     world.fetch("r", offset=1, replica=2)
-    world.fetching.select_replica = lambda topic, index, rack, ctx: 2 if rack == "rack2" else 1
+    world.fetching.select_replica = lambda topic, index, offset, rack: 2 if rack == "rack2" else None
     data = fetched(world.fetch("r", rack="rack2", min_bytes=10**6))
     assert (data.preferred_read_replica, data.records, data.high_watermark) == (2, b"", 1)
     assert offsets(fetched(world.fetch("r", rack="rack1"))) == [0]

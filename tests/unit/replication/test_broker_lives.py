@@ -163,12 +163,20 @@ def test_a_new_process_may_come_when_the_old_one_is_not_heard_of(world: Controll
     assert world.register(third).error_code == ErrorCode.NONE
 
 
+def test_who_ended_cleanly_need_not_wait_until_it_is_missed(world: ControllerWorld) -> None:
+    """The epoch that the process before ended with stands in its directory only when it has ended."""
+    epoch = world.register(registration()).broker_epoch
+    world.heartbeat(beat(epoch))
+    again = registration(incarnation=b"J" * 16, previous_broker_epoch=epoch)
+    assert world.register(again).error_code == ErrorCode.NONE
+    older = registration(incarnation=b"K" * 16, previous_broker_epoch=epoch)
+    world.heartbeat(beat(world.image.brokers[2].epoch))
+    assert world.register(older).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
 def test_nobody_takes_the_number_of_the_node_that_decides(world: ControllerWorld) -> None:
-    """Its own broker lives while the process does, and nobody else speaks for it."""
+    """Its own broker lives while the process does, heard of or not."""
     assert world.register(registration(1)).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    epoch = world.controller.broker_epoch
-    answer = world.heartbeat(beat(epoch, 1, want_fence=True, want_shut_down=True))
-    assert (answer.error_code, answer.is_fenced, answer.should_shut_down) == (ErrorCode.NONE, False, False)
     world.wait(10 * SESSION_MS)
     assert world.image.brokers[1].is_active
 
@@ -186,6 +194,16 @@ def test_a_broker_that_becomes_active_leads_what_nobody_leads(world: ControllerW
     assert state(world, topic_id).eligible_leaders == (2,)
     world.heartbeat(beat(epoch))
     assert state(world, topic_id)[1:4] == ((2,), 2, 2)
+
+
+def test_who_is_the_last_that_is_active_is_not_fenced_at_its_wish(world: ControllerWorld) -> None:
+    """Somebody has to be there: each wants it while its disk is full, and records can be read on a full disk."""
+    epoch = join(world)
+    assert world.heartbeat(beat(epoch, want_fence=True)).is_fenced
+    assert not world.heartbeat(world.own_heartbeat(want_fence=True)).is_fenced
+    assert world.heartbeat(beat(epoch, want_fence=True)).is_fenced
+    assert not world.heartbeat(beat(epoch)).is_fenced
+    assert world.heartbeat(world.own_heartbeat(want_fence=True)).is_fenced
 
 
 def test_who_has_not_read_its_own_registration_stays_fenced(world: ControllerWorld) -> None:
@@ -214,8 +232,7 @@ def test_who_was_active_before_this_controller_must_be_heard_too(tmp_path: Path)
     world = ControllerWorld(tmp_path).start()
     join(world)
     world.log.close()
-    world = ControllerWorld(tmp_path).start(previous_epoch=world.controller.broker_epoch)
-    world.controller.await_heartbeats(world.mono_ms)
+    world = ControllerWorld(tmp_path).start(previous_epoch=world.broker_epoch)
     world.wait(SESSION_MS - 1)
     assert world.image.brokers[2].is_active
     world.wait(1)

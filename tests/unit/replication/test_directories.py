@@ -113,12 +113,12 @@ def told(world: World, named: bytes, version: int = WITH_DIRECTORIES) -> list[by
 
     controller: Any = SimpleNamespace(
         image=SimpleNamespace(topics_by_name={"t": known}, metadata_version=version),
-        broker_epoch=11,
+        epoch=11,
         submit=submit,
     )
     clock: Any = SimpleNamespace(wall_ms=lambda: 0)
     image: Any = controller.image
-    for _ in DirectoryRequests(controller, world.log_manager, 1, clock).check([partition], image):
+    for _ in DirectoryRequests(controller, controller, world.log_manager, 1, clock).check([partition], image):
         pass
     return [directory.id for request in asked for directory in request.directories]
 

@@ -40,7 +40,12 @@ def partition(
 
 
 def cluster(
-    state: PartitionState, active: set[int], *, features: dict[str, int] = ELR, settings: dict[str, str] | None = None
+    state: PartitionState,
+    active: set[int],
+    *,
+    features: dict[str, int] = ELR,
+    settings: dict[str, str] | None = None,
+    brokers: tuple[int, ...] = (1, 2, 3),
 ) -> MetadataImage:
     image = MetadataImage("c")
     image.features = features
@@ -48,7 +53,7 @@ def cluster(
         i: BrokerImage(
             i, 1, b"I" * 16, (), {}, None, is_fenced=i not in active, is_shutting_down=False, directories=directories(i)
         )
-        for i in (1, 2, 3)
+        for i in brokers
     }
     topic = TopicImage("t", TOPIC, {0: state})
     image.topics_by_id[TOPIC] = image.topics_by_name["t"] = topic
@@ -148,6 +153,32 @@ NO_ELR = TopicRules(has_eligible_leaders=False)
         (
             partition((1, 2), (1,), 1, removing=(1,)), (1,), {1, 2}, TopicRules(), None,
         ),
+        (  # who stays need not be in sync where as many come as go
+            partition((1, 2, 4, 3), (1, 3), 1, adding=(4,), removing=(3,)), (1, 3, 4), {1, 3, 4}, TopicRules(),
+            change(isr=[1, 4], leader=1, replicas=[1, 2, 4], adding_replicas=[], removing_replicas=[]),
+        ),
+        (  # but where fewer come than go
+            partition((1, 2, 3, 4), (1, 3), 1, removing=(3, 4)), (1, 3), {1, 3}, TopicRules(), None,
+        ),
+        (  # who was to come and shall go again
+            partition((1, 2, 3), (1, 2), 1, adding=(3,), removing=(3,)), (1, 2), {1, 2}, TopicRules(),
+            change(leader=1, replicas=[1, 2], adding_replicas=[], removing_replicas=[]),
+        ),
+        (  # a leader is remembered although somebody is in sync, and forgotten when one is elected
+            partition((1, 2), (1, 2), 1), (2,), set(), TopicRules(), change(leader=NO_LEADER, isr=[2], last_known_elr=[1]),
+        ),
+        (  # who is no replica any more does not lead, although it was the last one
+            partition((2, 3), (), NO_LEADER, last_known=(1,)), (), {1, 2}, TopicRules(), None,
+        ),
+        (  # who is eligible, but elected uncleanly since somebody else is in sync, recovers
+            partition((1, 2), (1,), NO_LEADER, eligible=(2,), last_known=(2,)), (1,), {2},
+            TopicRules(allows_unclean=True, min_isr=2),
+            change(leader=2, isr=[2], eligible_leader_replicas=[], last_known_elr=[], leader_recovery_state=1),
+        ),
+        (
+            partition((1, 2), (2,), NO_LEADER, last_known=(1,)), (2,), {2}, TopicRules(),
+            change(leader=2, last_known_elr=[]),
+        ),
     ],
 )  # fmt: skip
 def test_what_becomes_of_a_partition(
@@ -227,7 +258,7 @@ def test_a_failed_directory_takes_its_partitions_along() -> None:
     ("state", "was_clean", "expected"),
     [
         (partition((1, 2, 3), (1, 2, 3), 1), True, change(isr=[2, 3], leader=2)),
-        (partition((1, 2, 3), (1, 3), 1), True, change(isr=[3], leader=NO_LEADER)),
+        (partition((1, 2, 3), (1, 3), 1), True, change(isr=[3], leader=NO_LEADER, last_known_elr=[1])),
         (partition((2, 1), (2, 1), 2), True, change(isr=[2])),
         (partition((2, 1), (2,), 2), True, None),
         (partition((2, 3), (2, 3), 2), True, None),
@@ -252,10 +283,10 @@ def test_the_old_process_is_taken_out_of_what_others_hold_too(
 
 def test_what_our_broker_holds_alone_begins_a_new_epoch_only_after_an_unclean_end() -> None:
     """Naming the same leader again raises the epoch (decision 0013)."""
-    image = cluster(partition((1,), (1,), 1), active={1})
+    image = cluster(partition((1,), (1,), 1), active={1}, brokers=(1,))
     assert restart(image, ENVIRONMENT, 1, directories(1), was_clean=True) == []
     assert restart(image, ENVIRONMENT, 1, directories(1), was_clean=False) == [(change(leader=1), 2)]
-    leaderless = cluster(partition((1,), (), NO_LEADER, eligible=(1,)), active=set())
+    leaderless = cluster(partition((1,), (), NO_LEADER, eligible=(1,)), active=set(), brokers=(1,))
     assert restart(leaderless, ENVIRONMENT, 1, directories(1), was_clean=False) == []
 
 
@@ -263,27 +294,30 @@ def test_what_our_broker_holds_alone_begins_a_new_epoch_only_after_an_unclean_en
 def test_what_our_broker_holds_alone_in_a_directory_that_it_does_not_bring_along_has_no_leader(was_clean: bool) -> None:
     """Apache Kafka has it lead nothing at its start, and then what lies in the directories that it has."""
     first, second = directories(1)
-    image = cluster(partition((1,), (1,), 1, directories=(second,)), active={1})
+    image = cluster(partition((1,), (1,), 1, directories=(second,)), active={1}, brokers=(1,))
     left = change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[1], last_known_elr=[1])
     assert only(restart(image, ENVIRONMENT, 1, (first,), was_clean=was_clean)) == left
-    unassigned = cluster(partition((1,), (1,), 1, directories=(UNASSIGNED_DIRECTORY,)), active={1})
+    unassigned = cluster(partition((1,), (1,), 1, directories=(UNASSIGNED_DIRECTORY,)), active={1}, brokers=(1,))
     assert restart(unassigned, ENVIRONMENT, 1, (first,), was_clean=True) == []
 
 
-def test_what_another_broker_holds_alone_waits_for_it_without_a_leader() -> None:
-    """As in Kafka: decision 0013 is about the node that decides."""
-    found = restart(cluster(partition((2,), (2,), 2), active={1, 2}), ENVIRONMENT, 2, directories(2), was_clean=True)
-    assert only(found) == change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[2], last_known_elr=[2])
+@pytest.mark.parametrize("holder", [1, 2])
+def test_what_one_of_several_brokers_holds_alone_waits_for_it_without_a_leader(holder: int) -> None:
+    """As in Kafka, also where it is the node that decides: decision 0013 is about a node alone."""
+    image = cluster(partition((holder,), (holder,), holder), active={1, 2})
+    found = restart(image, ENVIRONMENT, holder, directories(holder), was_clean=True)
+    assert only(found) == change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[holder], last_known_elr=[holder])
+    assert only(leave_in_peace(image, ENVIRONMENT, holder)) == only(found)
 
 
 def test_our_broker_ends_in_peace() -> None:
     """Others lead what they hold too; what it holds alone stays as it is (decision 0013)."""
     image = cluster(partition((1, 2), (1, 2), 1), active={1, 2})
-    assert only(leave_in_peace(image, ENVIRONMENT)) == change(leader=2, isr=[2])
-    assert leave_in_peace(cluster(partition((1,), (1,), 1), active={1}), ENVIRONMENT) == []
+    assert only(leave_in_peace(image, ENVIRONMENT, 1)) == change(leader=2, isr=[2])
+    assert leave_in_peace(cluster(partition((1,), (1,), 1), active={1}, brokers=(1,)), ENVIRONMENT, 1) == []
 
 
 def test_records_are_such_as_the_cluster_can_read() -> None:
     """Version 2 came with eligible leader replicas."""
-    image = cluster(partition((1,), (1,), 1), active={1}, features={"metadata.version": 21})
+    image = cluster(partition((1,), (1,), 1), active={1}, brokers=(1,), features={"metadata.version": 21})
     assert restart(image, ENVIRONMENT, 1, directories(1), was_clean=False) == [(change(leader=1), 1)]

@@ -10,14 +10,13 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.messages import stored
 from protocol.messages.admin import AlterConfigsResource, IncrementalAlterConfigsRequest
-from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterRequest, VoterListener
 from protocol.messages.quorum import BrokerRegistrationRequest
 from protocol.messages.stored import BrokerEndpoint, BrokerFeature
+from replication.controller.brokers import registration_of_controller
 from replication.controller.features import update_features
-from replication.controller.voters import add_voter, remove_voter
-from replication.metadata_log import MetadataLog
-from replication.record_versions import SUPPORTED_FEATURES
-from tests.support.controller_world import CLUSTER_ID, WALL_MS, ControllerWorld
+from replication.metadata_start import MetadataStart
+from replication.record_versions import SUPPORTED_FEATURES, WITH_CONTROLLERS
+from tests.support.controller_world import CLUSTER_ID, CONTROLLER_ENDPOINTS, ControllerWorld
 from tests.support.feature_cases import ELIGIBLE, GROUP, KRAFT, METADATA, SAFE, UP, Update, updates
 from tests.support.settings_cases import BROKER, SET, resource
 
@@ -25,16 +24,19 @@ from tests.support.settings_cases import BROKER, SET, resource
 class OldWorld(ControllerWorld):
     """A cluster that begins at 3.4."""
 
-    def open(self) -> MetadataLog:
-        log = super().open()
-        log.bootstrap = [(stored.FeatureLevelRecord(name=METADATA, feature_level=8), 0)]
-        return log
+    def open(self) -> MetadataStart:
+        first = stored.FeatureLevelRecord(name=METADATA, feature_level=8)
+        return super().open()._replace(bootstrap=[(first, 0)])
 
 
 def change(world: ControllerWorld, *wanted: Update) -> Any:
-    replies: list[Any] = []
-    world.controller.update_features(updates(*wanted), wall_ms=WALL_MS, reply=replies.append)
-    (answer,) = replies
+    before = world.image.metadata_version
+    answer = world.ask(updates(*wanted))
+    if world.image.metadata_version > before:
+        world.register(world.registration())  # as brokers do, and controllers
+        own = registration_of_controller(1, world.incarnation, CONTROLLER_ENDPOINTS, world.image.features)
+        if world.image.metadata_version >= WITH_CONTROLLERS:
+            world.ask(own)
     return answer
 
 
@@ -74,7 +76,7 @@ def test_nothing_is_written_for_levels_that_are_there(tmp_path: Path) -> None:
     assert change(world, (GROUP, 0, SAFE), (GROUP, 2, UP)).error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert change(world, (GROUP, 0, SAFE), ("nope", 1, UP)).error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert world.log.next_offset == end
-    assert world.controller.features == {**world.image.features, KRAFT: 1}
+    assert world.node.features == {**world.image.features, KRAFT: 1}
 
 
 def test_every_broker_has_to_know_the_level(tmp_path: Path) -> None:
@@ -111,17 +113,3 @@ def test_voters_that_are_a_setting_stay_one(tmp_path: Path, level: int, code: Er
     environment = world.environment()._replace(kraft_version=0)
     answer = update_features(world.image, environment, updates((KRAFT, level, UP))).reply
     assert answer.error_code == code
-
-
-def test_voters_that_are_a_setting_cannot_be_asked_for() -> None:
-    """Who asks for more, or less, is told so."""
-    listeners = [VoterListener(name="C", host="h", port=1)]
-    more = AddRaftVoterRequest(
-        cluster_id=None, timeout_ms=0, voter_id=2, voter_directory_id=b"D" * 16, listeners=listeners
-    )
-    less = RemoveRaftVoterRequest(cluster_id=None, voter_id=1, voter_directory_id=b"D" * 16)
-    for answer, verb in ((add_voter("c", "C", None, more), "adding"), (remove_voter("c", None, less), "removing")):
-        assert (answer.error_code, answer.error_message) == (
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"Cluster doesn't support {verb} voter because the kraft.version feature is 0",
-        )

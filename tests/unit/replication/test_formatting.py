@@ -14,15 +14,12 @@ from replication.formatting import (
     ControllerEndpoint,
     Identity,
     MetaProperties,
-    QuorumState,
     UnusableDirectory,
     bootstrap_checkpoint,
     format_directories,
     identify,
     new_uuid,
     read_meta_properties,
-    read_quorum_state,
-    write_quorum_state,
     zero_checkpoint,
 )
 from replication.metadata_records import read_snapshot
@@ -66,7 +63,7 @@ def test_checkpoints_are_kafka_s_byte_for_byte() -> None:
     assert isinstance(voters, stored.VotersRecord)
     # The one time inside a record: when the header says the log ended.
     theirs = ZERO_CHECKPOINT.replace(bytes.fromhex("000001a1fd69d4d3"), (WALL_MS).to_bytes(8, "big"))
-    assert without_times(zero_checkpoint(voters.voters[0], WALL_MS)) == without_times(theirs)
+    assert without_times(zero_checkpoint(voters, WALL_MS)) == without_times(theirs)
 
 
 def test_an_empty_directory_becomes_ours(tmp_path: Path) -> None:
@@ -206,24 +203,6 @@ def test_ids_are_none_of_kafka_s_reserved_ones() -> None:
     assert uuid_text(new_uuid(bytes)) == "AAAAAAAAQACAAAAAAAAAAA"
     draws = iter([b"\xf8" + b"\0" * 15, b"\x01" * 16])
     assert uuid_text(new_uuid(lambda _: next(draws))) == "AQEBAQEBQQGBAQEBAQEBAQ"
-
-
-def test_quorum_state_is_kafka_s(tmp_path: Path) -> None:
-    """FORMAT of quorum-state."""
-    assert read_quorum_state(Disk(), str(tmp_path)) is None
-    write_quorum_state(Disk(), str(tmp_path), QuorumState(3, 1))
-    assert (tmp_path / "quorum-state").read_text() == (
-        '{"leaderId":1,"leaderEpoch":3,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
-    )
-    assert read_quorum_state(Disk(), str(tmp_path)) == QuorumState(3, 1)
-    write_quorum_state(Disk(), str(tmp_path), QuorumState(4, 7), is_static=True)
-    assert (tmp_path / "quorum-state").read_text() == (
-        '{"clusterId":"","leaderId":7,"leaderEpoch":4,"votedId":-1,"appliedOffset":0,'
-        '"currentVoters":[{"voterId":7}],"data_version":0}'
-    )
-    (tmp_path / "quorum-state").write_text('{"leaderId":1,')
-    with pytest.raises(UnusableDirectory, match="quorum-state is not whole"):
-        read_quorum_state(Disk(), str(tmp_path))
 
 
 @needs_kafka

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -10,19 +11,20 @@ import pytest
 
 from protocol.messages import stored
 from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
-from protocol.records import ControlType, headers
 from protocol.schema import Message
-from replication.formatting import METADATA_DIRECTORY, read_quorum_state
+from replication.formatting import METADATA_DIRECTORY
 from replication.image import ResourceType
 from replication.metadata_log import MetadataLog
 from replication.metadata_records import (
     SnapshotName,
     UnreadableMetadata,
     Versioned,
-    control_records,
     read_batches,
     snapshot,
 )
+from replication.quorum_state import read_quorum_state
+from replication.raft.replica_log import EpochEnd, Lead
+from replication.snapshot_files import SnapshotFile
 from storage.disk import StorageError
 from tests.support.admin_cases import topic
 from tests.support.controller_world import WALL_MS, ControllerWorld
@@ -72,17 +74,18 @@ def test_every_start_begins_a_new_epoch(tmp_path: Path) -> None:
     """Rule 1: a LeaderChange under an epoch that was never used before, whatever happened to the last start."""
     for epoch in (1, 2):
         world = ControllerWorld(tmp_path).start()
-        assert world.log.epoch == epoch
+        assert world.node.raft.epoch == epoch
         world.log.close()
     world = ControllerWorld(tmp_path)
-    world.open()  # and then it dies, before it has written anything
-    assert world.log.epoch == 3
+    world.worker.holds_writes = True
+    world.lead()  # and then it dies, before it has written anything
+    assert world.node.raft.epoch == 3
     world = ControllerWorld(tmp_path).start()
     changes = [(b.leader_epoch, type(b.messages[0]).__name__) for b in world.batches() if b.is_control]
     assert changes == [(1, "LeaderChangeMessage"), (2, "LeaderChangeMessage"), (4, "LeaderChangeMessage")]
     state = read_quorum_state(world.disk, str(world.log_path.parent))
     assert state is not None
-    assert (state.leader_epoch, state.leader_id) == (4, 1)
+    assert (state.epoch, state.leader_id) == (4, 1)
 
 
 def test_the_epoch_is_durable_before_its_first_record(tmp_path: Path) -> None:
@@ -90,7 +93,8 @@ def test_the_epoch_is_durable_before_its_first_record(tmp_path: Path) -> None:
     disk = FaultyDisk()
     world = ControllerWorld(tmp_path, disk=disk)
     disk.syncs.clear()
-    world.open()
+    world.worker.holds_writes = True
+    world.lead()
     assert any(path.endswith("quorum-state.tmp") for path in disk.syncs)
     assert not any(path.endswith(".log") for path, _, _ in disk.writes)
 
@@ -99,12 +103,12 @@ def test_a_lost_quorum_state_does_not_bring_an_epoch_back(tmp_path: Path) -> Non
     """Rule 1: the log knows the epochs that were written under."""
     ControllerWorld(tmp_path).start().log.close()
     (tmp_path / METADATA_DIRECTORY / "quorum-state").unlink()
-    assert ControllerWorld(tmp_path).start().log.epoch == 2
+    assert ControllerWorld(tmp_path).start().node.raft.epoch == 2
 
 
 def test_what_kafka_wrote_is_replayed(tmp_path: Path) -> None:
     """FORMAT, rule 6: the image after a real log, bootstrap transaction and all."""
-    image = prepared(tmp_path, METADATA_LOG).open().image
+    image = ControllerWorld(tmp_path).adopt(METADATA_LOG).open().image
     assert set(image.topics_by_name) == {"t1", "t2"}
     t2 = image.topics_by_name["t2"]
     assert list(t2.partitions) == [0, 1, 2, 3]
@@ -161,6 +165,38 @@ def test_a_slow_directory_holds_up_the_change_and_not_the_caller(tmp_path: Path)
     assert not worker.syncs
 
 
+def test_what_another_leader_does_not_have_is_cut_when_no_file_is_to_be_changed_any_more(tmp_path: Path) -> None:
+    """A change that was still to be made ended the node (found by the simulated cluster, seed 1876236279)."""
+    world = ControllerWorld(tmp_path).start()
+    log, held, cut = world.log, list[Callable[[], None]](), list[int]()
+    end = log.end.offset
+    log._log.change(lambda: None, held.append)
+    world.worker.holds_writes = True
+    log.truncate(end - 1, lambda: cut.append(log.end.offset))
+    assert cut == []
+    held.pop()()
+    world.worker.let_write()
+    assert cut == [log.end.offset]
+    assert log.end.offset < end, "at the beginning of the batch"
+
+
+def test_an_epoch_whose_first_record_is_being_written_ends_the_one_before(tmp_path: Path) -> None:
+    """Who asked amid it about an epoch between them was told that nothing is common, and cut what was committed."""
+    world = ControllerWorld(tmp_path).start()
+    log, before = world.log, world.log.end
+    world.worker.holds_writes = True
+    log.begin_epoch(Lead(before.epoch + 4, [1]), 1, WALL_MS, lambda: None)
+    after = log.end
+
+    def look() -> None:
+        assert log.end_of_epoch(before.epoch) == log.end_of_epoch(before.epoch + 3) == before
+        assert log.end_of_epoch(before.epoch + 4) == log.end_of_epoch(before.epoch + 9) == after
+
+    look()
+    world.worker.let_write()
+    look()
+
+
 def test_a_torn_tail_is_cut_and_what_was_committed_stays(tmp_path: Path) -> None:
     """Rule 5: at every byte of an append that was never synced."""
     world = ControllerWorld(tmp_path).start()
@@ -199,30 +235,61 @@ def test_an_aborted_transaction_leaves_nothing_and_an_ended_one_all(tmp_path: Pa
             stored.BeginTransactionRecord(), record("b")[0], stored.AbortTransactionRecord(), record("c")[0], offset=4
         ),
     )
-    assert set(world.open().image.topics_by_name) == {"a", "c"}
-    assert not world.log.has_open_transaction
+    opened = world.open()
+    assert set(opened.image.topics_by_name) == {"a", "c"}
+    assert not opened.is_in_transaction
 
 
 def test_the_newest_snapshot_is_loaded_and_the_log_behind_it(tmp_path: Path) -> None:
     """Snapshots that Kafka took: the records before it may be gone from the log."""
     world = ControllerWorld(tmp_path)
     metadata = world.log_path.parent
+    voters = ControllerWorld(tmp_path / "other").open().log.quorum_records(0)
+    voters[1][1].voters[0].voter_directory_id = world.identity.metadata_directory_id  # type: ignore[attr-defined]
     for name, topics in ((SnapshotName(5, 1), ["old"]), (SnapshotName(10, 2), ["a", "b"])):
         records = [(METADATA_VERSION, 0), *(record(t) for t in topics)]
-        data = snapshot([], records, leader_epoch=name.leader_epoch, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
+        data = snapshot(
+            voters, records, leader_epoch=name.leader_epoch, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS
+        )
         (metadata / str(name)).write_bytes(data)
     (metadata / f"{10:020d}.log").write_bytes(batch(record("c")[0], offset=10, epoch=2))
     (metadata / "00000000000000000011-0000000002.checkpoint.part").write_bytes(b"half")
     world.start()
     assert set(world.image.topics_by_name) == {"a", "b", "c"}
-    assert world.log.epoch == 3
+    assert world.node.raft.epoch == 3
+
+
+def test_a_snapshot_that_a_leader_sent_is_durable(tmp_path: Path) -> None:
+    """Rule 4: nobody would ask for what follows, were its end still to be made durable."""
+    world = ControllerWorld(tmp_path)
+    world.start()
+    log, done = world.log, []
+    data = snapshot([], [(METADATA_VERSION, 0)], leader_epoch=2, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
+    work = log.snapshots.piece_writing(SnapshotName(49, 2), 0, data, is_last=True)
+    work()
+    log._begin_behind(SnapshotName(49, 2), WALL_MS, lambda: done.append(log.flushed_offset))
+    assert done == [49]
+    assert log.end == EpochEnd(2, 49)
+
+
+def test_the_oldest_snapshot_is_the_one_that_the_log_begins_behind(tmp_path: Path) -> None:
+    """One that another leader sent may have left older ones, before the log's new start."""
+    world = ControllerWorld(tmp_path)
+    world.start()
+    log = world.log
+    log._log.truncate_fully(49)
+    names = (SnapshotName(35, 1), SnapshotName(49, 2), SnapshotName(60, 2))
+    log.snapshots.kept = [SnapshotFile(name, 1, 0) for name in names]
+    assert log.oldest_snapshot == EpochEnd(2, 49)
 
 
 def test_a_log_lost_before_its_snapshot_s_end_begins_anew_there(tmp_path: Path) -> None:
     """Rule 5: the snapshot is the history, and what follows gets offsets that nobody had."""
     world = prepared(tmp_path, batch(METADATA_VERSION, record("lost")[0]))
     records = [(METADATA_VERSION, 0), record("a")]
-    data = snapshot([], records, leader_epoch=1, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
+    data = snapshot(
+        world.open().log.quorum_records(0), records, leader_epoch=1, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS
+    )
     (world.log_path.parent / str(SnapshotName(10, 1))).write_bytes(data)
     world.start()
     world.ask(CreateTopicsRequest(topics=[topic("b")]))
@@ -258,30 +325,13 @@ def test_a_cluster_of_another_level_is_refused(tmp_path: Path, batches: list[byt
     assert not (world.log_path.parent / "quorum-state").exists()
 
 
-def test_a_quorum_of_several_is_refused(tmp_path: Path) -> None:
-    """Leading it alone would split it."""
-    feature = stored.KRaftVersionFeature(min_supported_version=0, max_supported_version=1)
-    voters = [
-        stored.VotersVoter(voter_id=i, voter_directory_id=SOME_ID, endpoints=[], kraft_version_feature=feature)
-        for i in (1, 2)
-    ]
-    control = control_records(
-        [(ControlType.KRAFT_VOTERS, stored.VotersRecord(voters=voters))],
-        base_offset=0,
-        leader_epoch=1,
-        timestamp_ms=WALL_MS,
-    )
-    with pytest.raises(UnreadableMetadata, match=r"several voters \(1, 2\)"):
-        prepared(tmp_path, control).open()
-
-
 # ---- appending -------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_committed_before_it_is_synced_and_waiters_share_a_sync(tmp_path: Path) -> None:
     """Rule 3: in order, and what came during a sync is covered by one more."""
     world = ControllerWorld(tmp_path)
-    callbacks = Callbacks(world.open())
+    callbacks = Callbacks(world.lead().log)
     world.worker.is_held = True
     for name in "abcd":
         callbacks.append(name)
@@ -298,7 +348,7 @@ def test_nothing_is_committed_before_it_is_synced_and_waiters_share_a_sync(tmp_p
 def test_a_callback_may_append(tmp_path: Path) -> None:
     """Rule 3: what a reply sets off comes after those that are committed already."""
     world = ControllerWorld(tmp_path)
-    log = world.open()
+    log = world.lead().log
     seen: list[str] = []
 
     def again() -> None:
@@ -317,7 +367,7 @@ def test_a_callback_may_append(tmp_path: Path) -> None:
 def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     """Rule 4: not the waiting ones, not later ones, not a second sync."""
     world = ControllerWorld(tmp_path)
-    callbacks = Callbacks(world.open())
+    callbacks = Callbacks(world.lead().log)
     failures: list[StorageError] = []
     callbacks.log.on_failed = failures.append
     world.worker.is_held = True
@@ -349,21 +399,20 @@ def test_a_failed_write_is_final(tmp_path: Path) -> None:
 def test_what_may_be_split_is_split_at_kafka_s_batch_size(tmp_path: Path) -> None:
     """Rule 2: thousands of partition changes after an unclean end need not be seen at once."""
     world = ControllerWorld(tmp_path)
-    log = world.open()
+    log = world.lead().log
     seen: list[str] = []
     many: list[Versioned] = [
         (stored.ConfigRecord(resource_type=2, resource_name="t", name=str(i), value="v" * 30_000), 0)
         for i in range(300)
     ]
+    first = log.next_offset
     last = log.append(many, wall_ms=WALL_MS, committed=lambda: seen.append("all"), is_atomic=False)
     assert seen == ["all"]
-    assert last == 299
-    sizes = [header.size for _, header in headers(world.log_path.read_bytes())]
-    assert len(sizes) == 2
-    assert max(sizes) <= 8 * 1024 * 1024
-    assert [m.name for b in read_batches(world.log_path.read_bytes()) for m in b.messages] == [  # type: ignore[attr-defined]
-        str(i) for i in range(300)
-    ]
+    assert last == first + 299
+    found = [batch for batch in read_batches(world.log_path.read_bytes()) if batch.base_offset >= first]
+    assert len(found) == 2
+    assert max(batch.size for batch in found) <= 8 * 1024 * 1024
+    assert [m.name for b in found for m in b.messages] == [str(i) for i in range(300)]  # type: ignore[attr-defined]
 
 
 # ---- Kafka reads it --------------------------------------------------------------------------------------
@@ -378,7 +427,7 @@ def test_kafka_s_tools_read_the_log(tmp_path: Path) -> None:
     world.ask(CreateTopicsRequest(topics=[topic("a", 3)]))
     world.log.close()
     world = ControllerWorld(tmp_path).start()
-    world.controller.stop(wall_ms=WALL_MS, done=lambda: None)
+    world.stop_broker()
     world.log.close()
     dump = run_tool("org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", world.log_path)
     assert dump.returncode == 0, dump.stderr

@@ -60,6 +60,13 @@ def all_files(directory: Path) -> dict[str, str]:
     }
 
 
+def own_voters(world: ControllerWorld) -> stored.VotersRecord:
+    """The world's node, with its directory."""
+    alone = voter(1)
+    alone.voter_directory_id = world.identity.metadata_directory_id
+    return stored.VotersRecord(voters=[alone])
+
+
 MODERN = level("metadata.version", 30)
 SEVERAL = stored.VotersRecord(voters=[voter(1), voter(2)])
 
@@ -71,8 +78,6 @@ SEVERAL = stored.VotersRecord(voters=[voter(1), voter(2)])
         (log_of(level("metadata.version", 6)), "has metadata.version 6; this broker works with 7 to 33"),
         (log_of(MODERN, level("share.version", 3)), "has share.version 3; this broker works with 0 to 2"),
         (log_of(MODERN, level("quantum.version", 1)), "has quantum.version 1; this broker does not know it"),
-        (led_by(1, 2, 3), r"several voters \(1, 2, 3\)"),
-        (led_by(2), "The metadata quorum is node 2, and this is node 1"),
         (
             control_records(
                 [(ControlType.KRAFT_VERSION, stored.KRaftVersionRecord(kraft_version=2))],
@@ -94,6 +99,24 @@ def test_what_is_not_understood_is_refused_and_nothing_changes(tmp_path: Path, l
     assert all_files(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("log", "sentence"),
+    [
+        (led_by(1, 2, 3), r"several voters \(1, 2, 3\), which are a setting"),
+        (led_by(2), r"The metadata quorum is node 2, and this is node 1: name it in controller\.quorum\.bootstrap"),
+    ],
+)
+def test_a_static_quorum_of_others_wants_settings(tmp_path: Path, log: bytes, sentence: str) -> None:
+    """kraft.version 0: who led it before tells that this node is not alone."""
+    world = ControllerWorld(tmp_path)
+    (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
+    world.log_path.write_bytes(bytes(log) + b"torn")
+    before = all_files(tmp_path)
+    with pytest.raises(UnreadableMetadata, match=sentence):
+        world.open()
+    assert all_files(tmp_path) == before
+
+
 def test_a_level_that_was_taken_back_does_no_harm(tmp_path: Path) -> None:
     """Only what is in force counts: somebody has tried a feature of a later release and gone back."""
     world = ControllerWorld(tmp_path)
@@ -105,14 +128,14 @@ def test_a_quorum_that_has_become_small_is_led_on(tmp_path: Path) -> None:
     """Rule 5: what counts is who votes now."""
     world = ControllerWorld(tmp_path)
     removal = control_records(
-        [(ControlType.KRAFT_VOTERS, stored.VotersRecord(voters=[voter(1)]))],
+        [(ControlType.KRAFT_VOTERS, own_voters(world))],
         base_offset=1,
         leader_epoch=1,
         timestamp_ms=WALL_MS,
     )
     data = data_batch([(MODERN, 0)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
     world.log_path.write_bytes(led_by(1, 2) + removal + data)
-    assert world.open().voter == voter(1)
+    assert world.open().log.voters.latest.node_ids == [1]
 
 
 def test_the_first_records_may_stand_in_the_zero_checkpoint(tmp_path: Path) -> None:
@@ -123,7 +146,9 @@ def test_the_first_records_may_stand_in_the_zero_checkpoint(tmp_path: Path) -> N
         name="alice", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=4096
     )
     first: list[Versioned] = [(level("metadata.version", 33), 0), (level("share.version", 2), 0), (credential, 0)]
-    (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).write_bytes(in_file([*voter_records(voter(1))], first))
+    (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).write_bytes(
+        in_file([*voter_records(own_voters(world))], first)
+    )
     world.start()
     features = {"metadata.version": 33, "share.version": 2}
     assert world.image.features == features
@@ -165,7 +190,7 @@ def test_a_static_quorum_has_no_voters_on_disk(tmp_path: Path) -> None:
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
     (tmp_path / METADATA_DIRECTORY).rmdir()
     world.start()
-    assert world.log.voter is None
+    assert world.log.kraft_version.latest == 0
     assert '"currentVoters":[{"voterId":1}],"data_version":0' in (world.log_path.parent / "quorum-state").read_text()
     kinds = {type(message) for batch in world.batches() for message in batch.messages}
     assert not kinds & {stored.KRaftVersionRecord, stored.VotersRecord}
@@ -180,7 +205,7 @@ def test_batches_that_a_snapshot_stands_for_are_passed_over(tmp_path: Path) -> N
     )
     world.log_path.write_bytes(log_of(MODERN, old) + new)
     name = SnapshotName(2, 1)
-    (world.log_path.parent / str(name)).write_bytes(in_file([*voter_records(voter(1))], [(MODERN, 0)]))
+    (world.log_path.parent / str(name)).write_bytes(in_file([*voter_records(own_voters(world))], [(MODERN, 0)]))
     found = read_metadata(world.disk, world.identity)
     assert (list(found.image.topics_by_name), found.end_offset, found.start) == (["new"], 3, name)
 

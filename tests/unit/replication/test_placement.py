@@ -61,6 +61,14 @@ def test_racks_take_turns_in_leading(seed: int) -> None:
     assert Counter(placer.place(1)[0] for _ in range(30)) == {1: 10, 2: 10, 3: 10}, f"seed {seed}"
 
 
+def test_topics_of_one_partition_are_led_in_every_rack() -> None:
+    """Rule 1: where the first partition begins is drawn."""
+    image, dice = image_of(broker(1, "a"), broker(2, "b"), broker(3, "c")), random.Random(1)
+    leaders = Counter(placed(image, dice.randrange, 3, 1)[0].replicas[0] for _ in range(300))
+    assert set(leaders) == {1, 2, 3}
+    assert min(leaders.values()) > 60, leaders
+
+
 def test_more_replicas_than_racks_are_still_placed() -> None:
     """Rule 2: then racks are used twice, brokers never."""
     placer = Placer([broker(1, "a"), broker(2, "a"), broker(3, "b")], random.Random(1).randrange)
@@ -69,10 +77,9 @@ def test_more_replicas_than_racks_are_still_placed() -> None:
 
 
 def test_a_fenced_broker_never_leads_and_is_not_in_sync() -> None:
-    """Rule 3; an assignment begins with the active ones in its ISR."""
+    """Rule 4; an assignment begins with the active ones in its ISR."""
     image = image_of(broker(1), broker(2, fenced=True), broker(3))
-    placer = Placer(image.brokers.values(), random.Random(3).randrange)
-    for replicas, isr in placed(image, placer, 3, 20):
+    for replicas, isr in placed(image, random.Random(3).randrange, 3, 20):
         assert replicas[0] != 2
         assert replicas[-1] == 2
         assert sorted(isr) == [1, 3]
@@ -97,12 +104,12 @@ def test_too_few_brokers_are_an_error(brokers: list[BrokerImage], factor: int, s
     """Sentences of Kafka's StripedReplicaPlacer."""
     image = image_of(*brokers)
     with pytest.raises(KafkaError) as refusal:
-        placed(image, Placer(brokers, random.Random(1).randrange), factor, 1)
+        placed(image, random.Random(1).randrange, factor, 1)
     assert (refusal.value.code, refusal.value.message) == (ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
 
 
 def test_who_has_left_is_a_fenced_broker_like_any_other() -> None:
-    """Rule 3: and one with a directory that is not cordoned takes replicas."""
+    """Rule 4: and one with a directory that is not cordoned takes replicas."""
     gone = broker(2, fenced=True, shutting_down=True)
     half = broker(3, directories=2)._replace(cordoned_directories=broker(3).directories)
     assert sorted(Placer([broker(1), gone, half], random.Random(1).randrange).place(3)) == [1, 2, 3]

@@ -12,6 +12,7 @@ from replication.raft.letters import begin_epoch_request, end_epoch_request, fet
 from replication.raft.raft import Raft
 from replication.raft.replica_log import ElectionState, EpochEnd, Lead, Persist
 from replication.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
+from replication.raft.standing import QuorumTimes
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
 from tests.simulation.quorum.memory_log import Entry, MemoryLog
 from tests.unit.replication.raft.replica import (
@@ -53,6 +54,25 @@ def following(own: Voter = TWO, *, has_fetched: bool = False) -> Raft:
 
 
 # ---- the beginning -----------------------------------------------------------------------------------------------
+
+
+def test_the_first_voter_asks_at_once_whether_it_would_be_elected_and_the_others_wait() -> None:
+    """Rule 6 of standing.py: a new cluster does not wait for a leader that it never had."""
+    first, second = replica(ONE), replica(TWO)
+    for raft in (first, second):
+        raft.tick(0)
+    assert isinstance(first.role, Prospective)
+    assert isinstance(second.role, Unattached)
+    assert second.next_deadline_ms is not None
+    assert second.next_deadline_ms >= QuorumTimes().election_timeout_ms
+
+
+def test_who_led_before_it_was_started_stands_for_the_next_epoch_at_once() -> None:
+    """Rule 6: those that followed it would have to miss it first."""
+    raft = replica(TWO, state=ElectionState(3, TWO.key.node_id, TWO.key))
+    raft.tick(0)
+    assert isinstance(raft.role, Prospective)
+    assert raft.epoch == 4
 
 
 def test_the_only_voter_leads_when_it_is_started_and_writes_its_state_once() -> None:

@@ -59,6 +59,22 @@ def follower(own: Voter = TWO, *, epoch: int = 1, log: MemoryLog | None = None, 
     return raft, ask
 
 
+def test_nothing_is_due_while_a_log_is_not_durable() -> None:
+    """Rule 2: who looked at the clock only would look for ever at what cannot be asked yet."""
+    log = log_with(1)
+    log.append([Entry(1, 7)])
+    raft = replica(TWO, state=ElectionState(2, 1), log=log)
+    for now_ms in (1, 1999):
+        raft.tick(now_ms)
+        assert not raft.effects
+        due_ms = raft.next_deadline_ms
+        assert due_ms is not None
+        assert due_ms > now_ms
+    log.flush(2)
+    raft.flushed(1999)
+    assert sent(raft)
+
+
 def answered(raft: Raft, ask: Send, now_ms: int = 2, **said: Any) -> None:
     """The leader answers a Fetch with this."""
     response: Any = leader_answer()
@@ -324,6 +340,9 @@ def test_a_follower_says_what_it_has_and_appends_what_it_gets() -> None:
     log.append(records)
     raft.written(1001)
     assert raft.high_watermark == 2
+    assert sent(raft) == [], "what it asks for next says that it has synced all before"
+    log.flush(2)
+    raft.flushed(1002)
     assert len(sent(raft)) == 1
 
 
@@ -463,6 +482,7 @@ def test_a_voter_that_moved_tells_the_leader() -> None:
     (ask,) = sent(raft)
     assert isinstance(ask.request, FetchRequest)
     log_of(raft).append([Entry(1, -2)])
+    log_of(raft).flush(1)
     log_of(raft).voters.changed(0, VOTERS.with_voter(moved))
     answered(raft, ask, 4100)
     assert [type(one.request) for one in sent(raft)] == [FetchRequest]

@@ -1,0 +1,183 @@
+"""Three nodes of a kind, each broker and controller, and who leads what among them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+from protocol.messages.cluster import DescribeQuorumRequest, QuorumPartition, QuorumTopic
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.benchmark.load import raw
+from tests.benchmark.load.meter import Outcome, cpu_seconds
+from tests.benchmark.load.site import Node, Site
+from tests.benchmark.report.rows import OURS, THEIRS
+from tests.support import cluster as ours
+from tests.support.kafka import STOCK_JVM, ApacheKafka, free_port
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+NODES = (1, 2, 3)
+_METADATA_VERSION = 9
+_LIMIT_S = 120.0
+_SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+"""For both: of a fail-over, all but this is the brokers' own."""
+_SMALL = {"group.initial.rebalance.delay.ms": "0"}
+_STEP_S = 0.005
+
+
+class Three:
+    """A cluster, not started yet."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._own: ours.Cluster | None = None
+        if name == OURS:
+            self._own = ours.Cluster(len(NODES), {**_SESSION, **_SMALL})
+            self.nodes: dict[int, Node] = dict(self._own.nodes)
+        else:
+            self.nodes = dict(_kafka())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._own is not None:
+            self._own.close()
+        for node in self.nodes.values():
+            if isinstance(node, ApacheKafka):
+                node.kill()
+                node.__exit__(None, None, None)
+
+    # ------------------------------------------------------------ life
+    def prepare(self) -> None:
+        """What is a program of its own, and so does not count."""
+        for node in self.nodes.values():
+            if isinstance(node, ApacheKafka):
+                node.format()
+
+    def start(self) -> Outcome:
+        """Start those that do not run, until each of them names all."""
+        stopped = [node for node in self.nodes.values() if not node.is_running]
+        started = time.monotonic()
+        with ThreadPoolExecutor(len(stopped)) as pool:
+            for one in [pool.submit(node.start) for node in stopped]:
+                one.result()
+        for node in stopped:
+            until(lambda node=node: self._names_all(node), f"{self.name} names all its brokers", within_s=_LIMIT_S)
+        return Outcome({"s": time.monotonic() - started, "CPU s": sum(cpu_seconds(node.pid) for node in stopped)})
+
+    def _names_all(self, node: Node) -> bool:
+        with RawClient(node.bootstrap) as client:
+            return len(client.ask(MetadataRequest(topics=[]), _METADATA_VERSION).brokers) == len(NODES)
+
+    # ------------------------------------------------------------ who is who
+    def site(self, leader: int) -> Site:
+        """A load's place: the leader is asked, the processor time of all counts."""
+        node = self.nodes[leader]
+        others = tuple(other.pid for number, other in self.nodes.items() if number != leader and other.is_running)
+        return Site(self.name, node.bootstrap, node.pid, others)
+
+    def controller(self) -> int:
+        """Who leads the quorum."""
+        asked = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
+        request = DescribeQuorumRequest(topics=[asked])
+        with RawClient(self.nodes[1].bootstrap) as client:
+            leader: int = client.ask(request, 1).topics[0].partitions[0].leader_id
+            return leader
+
+    def partitions(self, asked: Node, topic: str) -> dict[int, Any]:
+        """What a node says of a topic's partitions."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        with RawClient(asked.bootstrap) as client:
+            found = client.ask(request, _METADATA_VERSION).topics[0].partitions
+        return {partition.partition_index: partition for partition in found}
+
+    def create_alone(self, topic: str, node: int) -> None:
+        """A topic of one replica."""
+        with RawClient(self.nodes[node].bootstrap, _LIMIT_S) as client:
+            raw.create_topic(client, topic, 1, (node,), **{"min.insync.replicas": 1})
+
+    def create(self, topic: str, leader: int, partitions: int = 1, **configs: object) -> None:
+        """A topic that one node leads, of whose every partition all are in sync."""
+        replicas = (leader, *(number for number in NODES if number != leader))
+        with RawClient(self.nodes[leader].bootstrap, _LIMIT_S) as client:
+            raw.create_topic(client, topic, partitions, replicas, **configs)
+        self.await_all_in_sync(topic)
+
+    def await_all_in_sync(self, topic: str) -> None:
+        """Wait until nothing is to be made good."""
+        until(
+            lambda: all(
+                len(partition.isr_nodes) == len(NODES) for partition in self.partitions(self.nodes[1], topic).values()
+            ),
+            f"all replicas of {topic} are in sync",
+            within_s=_LIMIT_S,
+        )
+
+    # ------------------------------------------------------------ fail-over
+    def fail_over(self, topic: str, victim: int) -> Outcome:
+        """Kill the leader of all partitions: seconds until the first of them takes a record with acks=all, and all do."""
+        survivors = [number for number in NODES if number != victim]
+        missing = set(self.partitions(self.nodes[survivors[0]], topic))
+        started = time.monotonic()
+        self.nodes[victim].kill()
+        first_s = 0.0
+        while missing:
+            took = self._write(topic, missing, survivors)
+            if took and not first_s:
+                first_s = time.monotonic() - started
+            missing -= took
+            if not took:
+                time.sleep(_STEP_S)
+        return Outcome({"s": first_s, "s until all take it": time.monotonic() - started})
+
+    def move_on(self, topics: Mapping[int, str], victim: int) -> Outcome:
+        """Kill one of several masters, each with a topic of its own: seconds until another takes a record instead."""
+        started = time.monotonic()
+        self.nodes[victim].kill()
+        for node in (victim, *topics):
+            try:
+                with RawClient(self.nodes[node].bootstrap, _LIMIT_S) as client:
+                    if raw.write(client, topics[node], [0], acks=-1):
+                        break
+            except OSError:  # it is gone: the next one
+                continue
+        return Outcome({"s": time.monotonic() - started})
+
+    def _write(self, topic: str, missing: Iterable[int], survivors: list[int]) -> set[int]:
+        """A record to each of the partitions that has a leader; which took it."""
+        known = self.partitions(self.nodes[survivors[0]], topic)
+        took: set[int] = set()
+        for leader in survivors:
+            led = [index for index in missing if known[index].leader_id == leader]
+            if led:
+                with RawClient(self.nodes[leader].bootstrap, _LIMIT_S) as client:
+                    took |= raw.write(client, topic, led, acks=-1)
+        return took
+
+
+def _kafka() -> Mapping[int, ApacheKafka]:
+    controllers = {number: free_port() for number in NODES}
+    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in controllers.items())
+    return {number: _kafka_node(number, port, voters) for number, port in controllers.items()}
+
+
+def _kafka_node(number: int, controller_port: int, voters: str) -> ApacheKafka:
+    port = free_port()
+    listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}"
+    own = {
+        "node.id": number,
+        "controller.quorum.voters": voters,
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "share.coordinator.state.topic.replication.factor": 3,
+        "share.coordinator.state.topic.min.isr": 2,
+    }
+    return ApacheKafka({**ours.DEFAULTS, **_SESSION, **own}, jvm=STOCK_JVM, is_static=True, address=("127.0.0.1", port))
+
+
+def threes(*, alone: bool) -> list[Three]:
+    """One cluster of each kind."""
+    return [Three(OURS), *([] if alone else [Three(THEIRS)])]

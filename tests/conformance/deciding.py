@@ -1,0 +1,357 @@
+"""Random lives of clusters, decided by us and by Apache Kafka's classes: `make compare-decisions ARGS="[OPTION]..."`.
+
+    --seed N             the first life; printed
+    --lives N            so many of them
+    --steps N            steps in each
+
+What differs is printed with its step and the cluster before it: `--seed` plays it again. Not drawn is what differs on
+purpose, or not even with Kafka itself:
+- a replica that is taken back while it comes (`replication/controller/partition_changes.py` rule 4),
+- the directory of a replica whose partition has no leader, and directories out of service (`directories.py` rule 2),
+- the last active broker that wants to be fenced (`heartbeats.py` rule 1),
+- a change of min.insync.replicas while there are eligible leaders: Kafka's controller then forgets them in one of two places.
+A life ends where Kafka's classes fail: when the last known leader is no replica any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from protocol.errors import ErrorCode
+from protocol.messages import stored
+from protocol.messages.admin import (
+    AlterableConfig,
+    AlterConfigsResource,
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    ElectedPartitions,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+    UnregisterBrokerRequest,
+)
+from protocol.messages.quorum import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartition,
+    AlterPartitionRequestTopic,
+    AssignReplicasToDirsDirectory,
+    AssignReplicasToDirsPartition,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsTopic,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    BrokerState,
+)
+from protocol.messages.stored import BrokerEndpoint, BrokerFeature
+from protocol.schema import Message
+from replication.image import NO_LEADER, BrokerImage, MetadataImage, PartitionState, TopicImage
+from replication.record_versions import SUPPORTED_FEATURES
+from tests.support.decisions import CLUSTER_ID, Decided, KafkaDecisions, OurDecisions, Step, topic_ids
+
+BROKERS = (2, 3, 4, 5)
+FAR = 2**40
+LEVELS = (
+    {"metadata.version": 30, "eligible.leader.replicas.version": 1},
+    {"metadata.version": 30},
+    {"metadata.version": 11},
+)
+
+
+class Life:
+    """What happens to one cluster."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.levels = LEVELS[seed % len(LEVELS)]
+        self.min_isr = self.dice.choice((1, 2, 2, 3))
+        self.racks = {broker: self.dice.choice((None, "a", "b")) for broker in BROKERS}
+        self._topics = 0
+        self._incarnations = 0
+        self._kinds: list[tuple[int, Callable[[MetadataImage], Step | None]]] = [
+            (4, self._register),
+            (12, self._beat),
+            (3, self._silent),
+            (3, self._create),
+            (1, self._more_partitions),
+            (12, self._alter_isr),
+            (6, self._reassign),
+            (1, lambda image: ListPartitionReassignmentsRequest(topics=None)),
+            (4, self._elect),
+            (2, lambda image: "balance"),
+            (2, lambda image: "unclean"),
+            (2, self._assign),
+            (1, self._unregister),
+            (2, self._configure),
+        ]
+
+    def first(self) -> list[Step]:
+        """Brokers and a topic to begin with."""
+        return [self._registration(broker, -1) for broker in BROKERS[:3]]
+
+    def next(self, image: MetadataImage) -> Step:
+        """What happens next."""
+        weights = [weight for weight, _ in self._kinds]
+        while True:
+            ((_, draw),) = self.dice.choices(self._kinds, weights)
+            step = draw(image)
+            if step is not None:
+                return step
+
+    # ------------------------------------------------------------ brokers
+    def _registration(self, broker: int, previous_epoch: int) -> BrokerRegistrationRequest:
+        self._incarnations += 1
+        return BrokerRegistrationRequest(
+            broker_id=broker,
+            cluster_id=CLUSTER_ID,
+            incarnation_id=self._incarnations.to_bytes(16, "big"),
+            listeners=[BrokerEndpoint(name="PLAINTEXT", host="h", port=9, security_protocol=0)],
+            features=[
+                BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in SUPPORTED_FEATURES.items()
+            ],
+            rack=self.racks[broker],
+            log_dirs=[bytes([broker]) * 15 + bytes([n]) for n in range(1, 2 + broker % 2)],
+            previous_broker_epoch=previous_epoch,
+        )
+
+    def _register(self, image: MetadataImage) -> Step:
+        broker = self.dice.choice(BROKERS)
+        known = image.brokers.get(broker)
+        was_clean = known is not None and self.dice.random() < 0.5
+        return self._registration(broker, known.epoch if was_clean and known is not None else -1)
+
+    def _beat(self, image: MetadataImage) -> Step | None:
+        broker = self._broker(image)
+        if broker is None:
+            return None
+        leaves = self.dice.random() < 0.15
+        failed = [broker.directories[-1]] if len(broker.directories) > 1 and self.dice.random() < 0.05 else []
+        return BrokerHeartbeatRequest(
+            broker_id=broker.broker_id,
+            broker_epoch=broker.epoch - (self.dice.random() < 0.05),
+            current_metadata_offset=self.dice.choice((FAR, FAR, FAR, 0)),
+            want_fence=self.dice.random() < 0.1 and _has_others(image, broker.broker_id),
+            want_shut_down=leaves or broker.is_shutting_down,
+            offline_log_dirs=failed,
+            cordoned_log_dirs=list(broker.directories) if self.dice.random() < 0.05 else [],
+        )
+
+    def _silent(self, image: MetadataImage) -> Step | None:
+        active = [broker_id for broker_id, broker in image.brokers.items() if not broker.is_fenced]
+        return f"silent {self.dice.choice(active)}" if active else None
+
+    def _unregister(self, image: MetadataImage) -> Step:
+        fenced = [broker_id for broker_id, broker in image.brokers.items() if broker.is_fenced]
+        return UnregisterBrokerRequest(broker_id=self.dice.choice([*fenced, 9]))
+
+    def _broker(self, image: MetadataImage) -> BrokerImage | None:
+        return self.dice.choice(list(image.brokers.values())) if image.brokers else None
+
+    # ------------------------------------------------------------ topics
+    def _replicas(self, count: int | None = None) -> list[int]:
+        count = self.dice.choice((1, 2, 2, 3, 3, 4)) if count is None else count
+        return self.dice.sample(BROKERS, min(count, len(BROKERS)))
+
+    def _create(self, image: MetadataImage) -> Step | None:
+        if self._topics > 4:
+            return None
+        self._topics += 1
+        by_hand = self.dice.random() < 0.7
+        factor = self.dice.choice((1, 2, 3))
+        topic = CreatableTopic(
+            name=f"t{self._topics}",
+            num_partitions=-1 if by_hand else 2,
+            replication_factor=-1 if by_hand else factor,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=index, broker_ids=self._replicas(factor))
+                for index in range(3 if by_hand else 0)
+            ],
+        )
+        return CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False)
+
+    def _more_partitions(self, image: MetadataImage) -> Step | None:
+        topic = self._topic(image)
+        if topic is None or len(topic.partitions) > 5:
+            return None
+        factors = {len(state.replicas) for state in topic.partitions.values()}
+        if len(factors) > 1:
+            return None  # Kafka takes that of any partition
+        count, (factor,) = len(topic.partitions) + 1, factors
+        wanted = None
+        if self.dice.random() < 0.5:
+            wanted = [CreatePartitionsAssignment(broker_ids=self._replicas(factor))]
+        asked = CreatePartitionsTopic(name=topic.name, count=count, assignments=wanted)
+        return CreatePartitionsRequest(topics=[asked], timeout_ms=1000, validate_only=False)
+
+    def _topic(self, image: MetadataImage) -> TopicImage | None:
+        return self.dice.choice(list(image.topics_by_id.values())) if image.topics_by_id else None
+
+    def _partition(self, image: MetadataImage) -> tuple[TopicImage, int, PartitionState] | None:
+        topic = self._topic(image)
+        if topic is None:
+            return None
+        index = self.dice.choice(list(topic.partitions))
+        return topic, index, topic.partitions[index]
+
+    def _alter_isr(self, image: MetadataImage) -> Step | None:
+        found = self._partition(image)
+        if found is None or found[2].leader == NO_LEADER or found[2].leader not in image.brokers:
+            return None
+        topic, index, state = found
+        members = [replica for replica in state.replicas if replica == state.leader or self.dice.random() < 0.7]
+        wrong = self.dice.random() < 0.1
+        wanted = AlterPartitionRequestPartition(
+            partition_index=index,
+            leader_epoch=state.leader_epoch + (self.dice.choice((-1, 1)) if wrong else 0),
+            partition_epoch=state.partition_epoch + (self.dice.choice((-1, 0, 1)) if wrong else 0),
+            leader_recovery_state=0 if self.dice.random() < 0.9 else 1,
+            new_isr_with_epochs=[
+                BrokerState(
+                    broker_id=member, broker_epoch=image.brokers[member].epoch if member in image.brokers else -1
+                )
+                for member in members
+            ],
+        )
+        epoch = image.brokers[state.leader].epoch
+        topics = [AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[wanted])]
+        return AlterPartitionRequest(broker_id=state.leader, broker_epoch=epoch, topics=topics)
+
+    def _reassign(self, image: MetadataImage) -> Step | None:
+        found = self._partition(image)
+        if found is None:
+            return None
+        topic, index, state = found
+        replicas = None if self.dice.random() < 0.25 else self._replicas()
+        if replicas is not None and (set(state.adding) - set(replicas)) and not set(replicas) - set(state.replicas):
+            return None
+        wanted = ReassignablePartition(partition_index=index, replicas=replicas)
+        topics = [ReassignableTopic(name=topic.name, partitions=[wanted])]
+        grows = self.dice.random() < 0.7
+        return AlterPartitionReassignmentsRequest(allow_replication_factor_change=grows, topics=topics)
+
+    def _elect(self, image: MetadataImage) -> Step | None:
+        topic = self._topic(image)
+        if topic is None:
+            return None
+        partitions = [ElectedPartitions(topic=topic.name, partitions=[*topic.partitions, 9])]
+        return ElectLeadersRequest(election_type=self.dice.choice((0, 1)), topic_partitions=partitions)
+
+    def _assign(self, image: MetadataImage) -> Step | None:
+        found, broker = self._partition(image), self._broker(image)
+        if found is None or broker is None or found[2].leader == NO_LEADER or not broker.directories:
+            return None
+        topic, index, _ = found
+        partitions = [AssignReplicasToDirsPartition(partition_index=self.dice.choice((index, index, 9)))]
+        topics = [AssignReplicasToDirsTopic(topic_id=topic.topic_id, partitions=partitions)]
+        directories = [AssignReplicasToDirsDirectory(id=self.dice.choice(broker.directories), topics=topics)]
+        return AssignReplicasToDirsRequest(
+            broker_id=broker.broker_id, broker_epoch=broker.epoch, directories=directories
+        )
+
+    def _configure(self, image: MetadataImage) -> Step | None:
+        topic = self._topic(image)
+        if topic is None:
+            return None
+        name, value = "unclean.leader.election.enable", self.dice.choice(("true", "false"))
+        if "eligible.leader.replicas.version" not in self.levels and self.dice.random() < 0.5:
+            name, value = "min.insync.replicas", self.dice.choice(("1", "2", "3"))
+        change = AlterableConfig(name=name, config_operation=0, value=value)
+        wanted = AlterConfigsResource(resource_type=2, resource_name=topic.name, configs=[change])
+        return IncrementalAlterConfigsRequest(resources=[wanted], validate_only=False)
+
+
+def _has_others(image: MetadataImage, broker_id: int) -> bool:
+    return any(broker.is_active for other, broker in image.brokers.items() if other != broker_id)
+
+
+def told(decided: Decided) -> list[str]:
+    """A decision in lines that can be compared; records that do not depend on one another have no order."""
+    answer = decided.answer
+    if isinstance(answer, CreateTopicsResponse):
+        for topic in answer.topics:
+            topic.configs = []
+    if isinstance(answer, ListPartitionReassignmentsResponse):
+        answer.topics.sort(key=lambda topic: topic.name)
+        for ongoing in answer.topics:
+            ongoing.partitions.sort(key=lambda partition: partition.partition_index)
+    lines = [f"code {decided.code}", *([] if answer is None else [repr(answer)])]
+    return lines + sorted(_told(record, version) for record, version in decided.records)
+
+
+def _told(record: Message, version: int) -> str:
+    if isinstance(record, stored.PartitionRecord | stored.PartitionChangeRecord):
+        for name in ("isr", "eligible_leader_replicas"):
+            members = getattr(record, name)
+            setattr(record, name, members and sorted(members))
+    return f"v{version} {record!r}"
+
+
+def difference(kafka: KafkaDecisions, seed: int, steps: int) -> str:
+    """Play a life; what was decided otherwise, "" where nothing was."""
+    life = Life(seed)
+    ours = OurDecisions(life.min_isr, life.levels)
+    kafka.begin(life.min_isr, life.levels)
+    waiting: list[Step] = life.first()
+    for number in range(steps):
+        before = ours.image
+        step = waiting.pop(0) if waiting else life.next(before)
+        theirs = kafka.decide(step, ours.offset)
+        if theirs.code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            return ""
+        ours.topic_ids.clear()
+        ours.topic_ids.extend(topic_ids(theirs.records))
+        mine = ours.decide(step)
+        expected, found = told(theirs), told(mine)
+        if expected != found:
+            lines = [f"seed {seed}, step {number}, {life.levels}, min.insync.replicas {life.min_isr}: {step!r}"]
+            lines += [f"  Kafka {line}" for line in (Counter(expected) - Counter(found)).elements()]
+            lines += [f"  we    {line}" for line in (Counter(found) - Counter(expected)).elements()]
+            return "\n".join([*lines, *_shown(before)])
+    return ""
+
+
+def _shown(image: MetadataImage) -> list[str]:
+    brokers = [f"  {broker}" for broker in image.brokers.values()]
+    return brokers + [
+        f"  {topic.name}-{index} {state}"
+        for topic in image.topics_by_id.values()
+        for index, state in topic.partitions.items()
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Play lives; 1 where a decision differs."""
+    parser = argparse.ArgumentParser(prog="make compare-decisions")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))  # no secret
+    parser.add_argument("--lives", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=200)
+    options: Any = parser.parse_args(arguments)
+    found = 0
+    with KafkaDecisions() as kafka:
+        for seed in range(options.seed, options.seed + options.lives):
+            what = difference(kafka, seed, options.steps)
+            if what:
+                found += 1
+                sys.stdout.write(what + "\n\n")
+    sys.stdout.write(f"{options.lives} lives from seed {options.seed} on: {found} differ\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

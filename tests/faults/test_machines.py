@@ -1,0 +1,163 @@
+"""The harness itself: lines that are cut, bad or whole; disks that are full, fail, or lose what was not synced."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import disks
+from tests.faults.machines import OUTSIDE
+from tests.faults.network import Network, of_clients, why_no_machines
+from tests.support.batches import batch, with_fields
+from tests.support.waiting import until
+
+needs_machines = pytest.mark.skipif(why_no_machines() is not None, reason=why_no_machines() or "machines can be made")
+ECHO = """
+import socket, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+    own.bind((sys.argv[1], 7))
+    print(flush=True)
+    while True:
+        said, whom = own.recvfrom(100)
+        own.sendto(said, whom)
+"""
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
+    with Network(2) as made:
+        yield made
+
+
+@pytest.fixture
+def echo(network: Network) -> Iterator[tuple[str, int]]:
+    """Somebody on machine 1 who says what he hears."""
+    command = [*network.entering(1), sys.executable, "-c", ECHO, network.address(1)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield network.address(1), 7
+        process.kill()
+
+
+def heard(where: tuple[str, int], count: int = 1, within_s: float = 0.3) -> list[bytes]:
+    """What comes back of so many packets, in its order."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        own.settimeout(within_s)
+        for number in range(count):
+            own.sendto(b"%d" % number, where)
+        back = []
+        try:
+            while True:
+                back.append(own.recv(100))
+        except TimeoutError:
+            return back
+
+
+@needs_machines
+def test_a_line_is_cut_one_way_or_both_and_mended(network: Network, echo: tuple[str, int]) -> None:
+    """Packets between the clients and a machine pass only while nothing is cut."""
+    until(lambda: heard(echo) == [b"0"], "the echo answers")
+    for ways in ([(OUTSIDE, 1)], [(1, OUTSIDE)], list(of_clients([1]))):
+        network.cut("test", ways)
+        assert heard(echo) == []
+        network.mend("test")
+        until(lambda: heard(echo) == [b"0"], "the echo answers again")
+
+
+@needs_machines
+def test_a_bad_line_loses_repeats_and_disorders_packets(network: Network, echo: tuple[str, int]) -> None:
+    """Of 200 packets some are lost; with others all come, some twice, in another order."""
+    until(lambda: heard(echo) == [b"0"], "the echo answers")
+    network.make_bad("test", [(OUTSIDE, 1)], loss=0.5)
+    assert 0 < len(heard(echo, 200)) < 200
+    network.make_bad("test", [(OUTSIDE, 1)], twice=0.5, jitter_s=0.05)
+    back = heard(echo, 100)
+    network.mend("test")
+    assert set(back) == {b"%d" % number for number in range(100)}
+    assert len(back) > 100
+    assert back != sorted(back, key=int)
+
+
+@needs_machines
+def test_nothing_is_left_of_machines_that_nobody_holds() -> None:
+    """Their devices, networks and disks have no names outside, and go with the program; so does what runs on them."""
+    with Network(1) as made:
+        running = subprocess.Popen([*made.entering(1), "cat"], stdin=subprocess.PIPE)
+        until(lambda: os.readlink(f"/proc/{running.pid}/ns/net") != os.readlink("/proc/self/ns/net"), "it is there")
+        (made.disk_of(1) / "x").write_bytes(b"x")
+        assert not (made.disk / "x").exists(), "its disk is its own"
+        where = made.disk_of(1)
+        names = {name for _, name in socket.if_nameindex()}
+    assert running.wait(10) != 0
+    assert not where.exists()
+    gone = names - {name for _, name in socket.if_nameindex()}
+    assert len([name for name in gone if name.startswith("faults")]) == 1
+
+
+@needs_machines
+def test_a_full_disk_takes_nothing(network: Network) -> None:
+    """Until it is well again."""
+    disk = network.disk_of(2)
+    disks.fill(disk)
+    with pytest.raises(OSError, match="No space"):
+        (disk / "more").write_bytes(bytes(100_000))
+    disks.make_well(disk)
+    (disk / "more").write_bytes(bytes(100_000))
+
+
+@pytest.mark.parametrize(("kinds", "refused"), [("w", {"w"}), ("s", {"s"}), ("r", {"r"}), ("wsr", {"w", "s", "r"})])
+def test_a_disk_fails_where_and_how_it_is_told_to(tmp_path: Path, kinds: str, refused: set[str]) -> None:
+    """EIO for the calls that are named, below the path that is named; nowhere else, and not afterwards."""
+    library = disks.failing_disk(tmp_path)
+    if library is None:
+        pytest.skip("no C compiler")
+    program = """
+import os, sys
+for path in sys.argv[1:]:
+    file = os.open(path, os.O_RDWR)
+    calls = {"w": (os.pwritev, [b"x"], 0), "s": (os.fdatasync,), "r": (os.pread, 1, 0)}
+    for name, (call, *arguments) in calls.items():
+        try:
+            call(file, *arguments)
+        except OSError as error:
+            assert error.errno == 5
+            print(path[-1] + name, end=" ")
+"""
+
+    def failures() -> set[str]:
+        command = [*disks.environment(library, tmp_path), sys.executable, "-c", program]
+        done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, check=True)
+        return set(done.stdout.split())
+
+    files = [tmp_path / "one" / "a", tmp_path / "two" / "b"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_bytes(b"x")
+    assert failures() == set()
+    disks.fail(tmp_path, kinds, tmp_path / "two")
+    assert failures() == {f"b{name}" for name in refused}
+    disks.make_well(tmp_path)
+    assert failures() == set()
+
+
+def test_what_was_not_synced_is_lost_and_nothing_else(tmp_path: Path) -> None:
+    """A log is cut somewhere behind its recovery point; the metadata log never."""
+    whole = b"".join(bytes(with_fields(batch(0, 1), base_offset=at)) for at in range(4))
+    one = len(whole) // 4
+    for name in ("t-0", "t-1", "__cluster_metadata-0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{0:020}.log").write_bytes(whole)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n2\nt 0 2\nt 1 4\n")
+    assert disks.lose_power(tmp_path, random.Random(1)) == 1
+    left = {name: (tmp_path / name / f"{0:020}.log").read_bytes() for name in ("t-0", "t-1", "__cluster_metadata-0")}
+    assert 2 * one <= len(left["t-0"]) < 4 * one
+    assert whole.startswith(left["t-0"])
+    assert left["t-1"] == left["__cluster_metadata-0"] == whole

@@ -1,0 +1,289 @@
+"""docker/: the compose files keep to the specification, and what they start works, as processes in networks of their own.
+
+compose-spec.json is the schema of the Compose Specification, from the GitHub repository compose-spec/compose-spec at commit
+170098ba07d9f53c383a41bfd4c5166b0a4529a6; its licence is Apache-2.0, as ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import fastjsonschema
+import pytest
+import yaml
+
+from barnabas import health
+from barnabas.embedded import MAIN
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+FILES = sorted(DOCKER.glob("*.yml"))
+DOCKERFILE = (DOCKER / "Dockerfile").read_text()
+CLIENT = """
+import json, sys
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+bootstrap, replicas = sys.argv[1], int(sys.argv[2])
+admin = AdminClient({"bootstrap.servers": bootstrap})
+admin.create_topics([NewTopic("t", 3, replicas)])["t"].result(30)
+producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+for number in range(30):
+    producer.produce("t", str(number), partition=number % 3)
+assert producer.flush(30) == 0
+consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+consumer.subscribe(["t"])
+read = [int(consumer.poll(30).value()) for _ in range(30)]
+consumer.close()
+topic = admin.list_topics("t", timeout=30).topics["t"]
+print(json.dumps({"read": sorted(read), "isrs": [sorted(p.isrs) for p in topic.partitions.values()]}))
+"""
+
+
+def services(path: Path) -> dict[str, Any]:
+    """The services of a file, those of the files that it includes among them."""
+    content = yaml.safe_load(path.read_text())
+    included = [services(path.parent / name) for name in content.get("include", [])]
+    return {name: one for found in (*included, content["services"]) for name, one in found.items()}
+
+
+def words(instruction: str) -> list[str]:
+    """What an instruction of the Dockerfile says in its exec form."""
+    (found,) = re.findall(rf"^(?:{instruction}) (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    result: list[str] = json.loads(found)
+    return result
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_compose_file_keeps_to_the_specification(path: Path) -> None:
+    """Its schema takes it."""
+    schema = json.loads((Path(__file__).parent / "compose-spec.json").read_text())
+    fastjsonschema.validate(schema, yaml.safe_load(path.read_text()))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_compose_file_names_only_what_is_there(path: Path) -> None:
+    """Volumes, services that others wait for, files; and what clients are told of this machine is what is published."""
+    content, every = yaml.safe_load(path.read_text()), services(path)
+    for service in content["services"].values():
+        assert set(service.get("depends_on", {})) <= set(every)
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert source in content.get("volumes", {}) or (DOCKER / source).exists()
+        if "build" in service:
+            assert (DOCKER / service["build"]["context"] / service["build"]["dockerfile"]).exists()
+        told = re.findall(r"//localhost:(\d+)", service.get("environment", {}).get("KAFKA_ADVERTISED_LISTENERS", ""))
+        assert told == [port.split(":")[0] for port in service.get("ports", [])]
+
+
+def test_the_image_is_small_and_runs_without_root() -> None:
+    """The last stage has what was installed and a user with a number; what is started gets signals itself (exec form)."""
+    stages = DOCKERFILE.split("FROM ")
+    assert "pip" not in stages[-1]
+    assert re.search(r"^USER 1000:1000$", stages[-1], re.MULTILINE)
+    assert words("ENTRYPOINT")[0] == "barnabas"
+    assert re.search(r"^HEALTHCHECK .*CMD \[\"barnabas\", \"health\"\]$", stages[-1], re.MULTILINE)
+    assert words("VOLUME") == ["/var/lib/kafka/data"]
+
+
+def test_a_build_is_sent_what_it_copies() -> None:
+    """And no history, caches or data: .dockerignore names the same."""
+    copied = {
+        name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE) for name in line.split()
+    }
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert all((ROOT / name).exists() for name in copied)
+    assert lines == ["*", *(line for line in lines if line.startswith("!")), "**/__pycache__"]
+    assert {line.removeprefix("!") for line in lines[1:-1]} == copied
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_an_image_is_built_once(path: Path) -> None:
+    """Two builds that go by one name at the same time end in an error of the builder's."""
+    every = services(path).values()
+    built = [service["image"] for service in every if "build" in service]
+    assert len(set(built)) == len(built) == 1
+    assert {service["image"] for service in every} <= {*built, "apache/spark:4.0.0"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "address"),
+    [
+        ({}, ("127.0.0.1", 9092)),
+        ({"KAFKA_LISTENERS": "PLAINTEXT://:19092,CONTROLLER://:9093"}, ("127.0.0.1", 19092)),
+        ({"KAFKA_LISTENERS": "PLAINTEXT://kafka-1:19092"}, ("kafka-1", 19092)),
+        ({"KAFKA_ADVERTISED_LISTENERS": "A://elsewhere:29092"}, ("127.0.0.1", 29092)),
+    ],
+)
+def test_a_health_check_asks_where_the_node_listens(variables: dict[str, str], address: tuple[str, int]) -> None:
+    """It has the same variables."""
+    assert health.address([], variables) == address
+
+
+def test_a_health_check_reads_the_mounted_settings(tmp_path: Path) -> None:
+    """A node that is set up by a file listens where that says, unless a variable says otherwise."""
+    mounted = tmp_path / "server.properties"
+    mounted.write_text(
+        "#listeners=A://:1\nadvertised.listeners=A://elsewhere:2\nlisteners = A://0.0.0.0:29092,C://:3\n"
+    )
+    assert health.address([], {}, mounted) == ("127.0.0.1", 29092)
+    assert health.address([], {"KAFKA_ADVERTISED_LISTENERS": "A://elsewhere:2"}, mounted) == ("127.0.0.1", 29092)
+    assert health.address([], {"KAFKA_LISTENERS": "A://kafka:4"}, mounted) == ("kafka", 4)
+
+
+@pytest.mark.parametrize("text", ["nonsense", "127.0.0.1:x", "127.0.0.1:70000"])
+def test_a_health_check_of_what_is_no_address_is_a_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And no trace."""
+    assert health.main([text]) == 2
+    assert capsys.readouterr().err == f"barnabas: {text} is not of the form HOST:PORT, such as 127.0.0.1:9092\n"
+
+
+# ---- as processes, each service in a network of its own ----------------------------------------------------------
+
+
+def why_no_networks() -> str | None:
+    """Why this machine cannot do it."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        return "networks of one's own need root and ip(8)"
+    tried = f"barnabas-try-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", tried], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "delete", tried], capture_output=True, check=False)
+    return made.stderr.strip() or None
+
+
+class Networks:
+    """One for each service and one for a client, on one switch; the services know each other by name."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._prefix = f"b{os.getpid()}-"
+        self._names = [*names, "client"]
+        self._made: list[str] = []
+
+    def __enter__(self) -> Self:
+        _ip("netns", "add", self._own("hub"))
+        self._made.append("hub")
+        _ip("-n", self._own("hub"), "link", "add", "switch", "type", "bridge")
+        _ip("-n", self._own("hub"), "link", "set", "switch", "up")
+        hosts = "127.0.0.1 localhost\n"
+        for number, name in enumerate(self._names, 1):
+            _ip("netns", "add", self._own(name))
+            self._made.append(name)
+            wire = f"w{number}"
+            _ip(
+                "-n",
+                self._own("hub"),
+                "link",
+                "add",
+                wire,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                self._own(name),
+            )
+            _ip("-n", self._own("hub"), "link", "set", wire, "master", "switch", "up")
+            _ip("-n", self._own(name), "address", "add", f"10.99.0.{number}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _ip("-n", self._own(name), "link", "set", device, "up")
+            hosts += f"10.99.0.{number} {name}\n"
+        for name in self._names:
+            folder = Path("/etc/netns") / self._own(name)
+            folder.mkdir(parents=True)
+            (folder / "hosts").write_text(hosts)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._made:
+            _ip("netns", "delete", self._own(name))
+            shutil.rmtree(Path("/etc/netns") / self._own(name), ignore_errors=True)
+
+    def command(self, name: str, *command: str) -> list[str]:
+        """The words that run a command where a service is, on a machine of that name."""
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name]
+        return ["ip", "netns", "exec", self._own(name), *named, *command]
+
+    def _own(self, name: str) -> str:
+        return self._prefix + name
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+def barnabas(words: list[str]) -> list[str]:
+    """A command of the image, run from here."""
+    assert words[0] == "barnabas"
+    return [sys.executable, "-P", str(MAIN), *words[1:]]
+
+
+@contextmanager
+def running(path: Path) -> Iterator[tuple[Networks, dict[str, Any]]]:
+    """All nodes of a file, started at once as the image starts them."""
+    nodes = {name: one for name, one in services(path).items() if one["image"] == "barnabas"}
+    with ExitStack() as stack:
+        networks = stack.enter_context(Networks(list(nodes)))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="barnabas-containers-"))
+        log = stack.enter_context((Path(folder) / "log").open("wb"))
+        for name, node in nodes.items():
+            own = {**node["environment"], "KAFKA_LOG_DIRS": f"{folder}/{name}"}
+            process = subprocess.Popen(
+                networks.command(name, *barnabas(words("ENTRYPOINT")), *node.get("command", [])),
+                env={**_clean(), **own},
+                stdout=log,
+                stderr=log,
+            )
+            stack.callback(_end, process)
+        try:
+            for name, node in nodes.items():
+                check = networks.command(name, *barnabas(["barnabas", "health"]))
+                variables = {**_clean(), **node["environment"]}
+                until(
+                    lambda check=check, variables=variables: (  # type: ignore[misc]
+                        subprocess.run(check, env=variables, capture_output=True, check=False).returncode == 0
+                    ),
+                    f"{name} is healthy",
+                    within_s=60,
+                    every_s=0.2,
+                )
+            yield networks, nodes
+        except BaseException as error:
+            error.add_note((Path(folder) / "log").read_text(errors="replace")[-6000:])
+            raise
+
+
+def _clean() -> dict[str, str]:
+    return {name: text for name, text in os.environ.items() if not name.startswith("KAFKA_")}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(why_no_networks() is not None, reason=why_no_networks() or "networks can be made")
+@pytest.mark.parametrize("path", [DOCKER / "compose.yml", DOCKER / "cluster.yml"], ids=lambda path: path.name)
+def test_what_a_compose_file_starts_serves_clients(path: Path) -> None:
+    """The image's command with the file's variables: topics with a replica on each node, a group, a health check."""
+    with running(path) as (networks, nodes):
+        bootstrap = ",".join(f"{node['hostname']}:19092" for node in nodes.values())
+        client = networks.command("client", sys.executable, "-c", CLIENT, bootstrap, str(len(nodes)))
+        done = subprocess.run(client, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found = json.loads(done.stdout)
+        assert found == {"read": list(range(30)), "isrs": [list(range(1, len(nodes) + 1))] * 3}

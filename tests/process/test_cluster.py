@@ -1,0 +1,141 @@
+"""Three nodes, each broker and controller: replication, fail-over, leaving, coordinators that are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
+
+PARTITIONS = 6
+
+
+class Writer:
+    """Writes numbers, each once (so with acks=all), and remembers where those are that were acknowledged."""
+
+    def __init__(self, cluster: Cluster, topic: str, **settings: Any) -> None:
+        settings = {"enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": 60_000, **settings}
+        self.producer = Producer({"bootstrap.servers": cluster.bootstrap, **settings})
+        self.topic = topic
+        self.acknowledged: dict[tuple[int, int], bytes] = {}
+        self.failed: list[str] = []
+        self.written = 0
+
+    def write(self, count: int) -> None:
+        """Write so many more."""
+        for number in range(self.written, self.written + count):
+            self.producer.produce(
+                self.topic, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._delivered
+            )
+            self.producer.poll(0)
+        self.written += count
+
+    def flush(self) -> None:
+        """Wait until all are acknowledged."""
+        assert self.producer.flush(60) == 0
+        assert self.failed == []
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+        else:
+            self.acknowledged[message.partition(), message.offset()] = message.value()
+
+
+def read_all(cluster: Cluster, topic: str, **settings: Any) -> dict[tuple[int, int], bytes]:
+    """Every record of a topic, up to the ends that it has now."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": f"reader-of-{topic}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            **settings,
+        }
+    )
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+    found: dict[tuple[int, int], bytes] = {}
+    ended: set[int] = set()
+    while len(ended) < PARTITIONS:
+        message = consumer.poll(30)
+        assert message is not None, "nothing came for half a minute"
+        if message.error() is not None:
+            ended.add(message.partition())
+        else:
+            found[message.partition(), message.offset()] = message.value()
+    consumer.close()
+    return found
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as made:
+        yield made
+
+
+def create(cluster: Cluster, topic: str) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(30)
+    return admin
+
+
+def leaders(admin: AdminClient, topic: str) -> dict[int, tuple[int, list[int]]]:
+    """Who leads each partition, and who is in sync."""
+    found = admin.list_topics(topic, timeout=30).topics[topic].partitions
+    return {index: (partition.leader, sorted(partition.isrs)) for index, partition in found.items()}
+
+
+def test_what_was_acknowledged_outlives_its_leaders(cluster: Cluster) -> None:
+    """M3: two of three nodes die one after the other, and come back: every acknowledged record is where it was."""
+    admin = create(cluster, "kept")
+    writer = Writer(cluster, "kept")
+    for victim in (1, 2):
+        writer.write(600)
+        writer.flush()
+        cluster.nodes[victim].kill()
+        writer.write(600)
+        writer.flush()
+        assert victim not in {leader for leader, _ in leaders(admin, "kept").values()}
+        cluster.start()
+        until(lambda: all(isr == [1, 2, 3] for _, isr in leaders(admin, "kept").values()), "all are in sync")
+    assert read_all(cluster, "kept") == writer.acknowledged
+    assert len(writer.acknowledged) == writer.written
+
+
+def test_a_node_that_is_stopped_hands_over_first(cluster: Cluster) -> None:
+    """Controlled shutdown, of whoever leads the quorum among others: nothing fails, nobody waits for a session to end."""
+    admin = create(cluster, "handed")
+    writer = Writer(cluster, "handed")
+    for node in list(cluster.nodes.values()):
+        writer.write(300)
+        node.stop()
+        writer.write(300)
+        writer.flush()
+        assert "was not heard for too long" not in "".join(other.log() for other in cluster.nodes.values())
+        node.start()
+        until(lambda: all(isr == [1, 2, 3] for _, isr in leaders(admin, "handed").values()), "all are in sync")
+    assert read_all(cluster, "handed") == writer.acknowledged
+
+
+def test_transactions_reach_over_all_brokers(cluster: Cluster) -> None:
+    """Partitions on three leaders, a coordinator on one of them: what was aborted is seen by nobody."""
+    create(cluster, "paid")
+    for name in ("a", "b", "c"):  # whose coordinators are likely to be on different brokers
+        writer = Writer(cluster, "paid", **{"transactional.id": name})
+        writer.producer.init_transactions(30)
+        for turn in range(4):
+            writer.producer.begin_transaction()
+            writer.write(60)
+            if turn % 2:
+                writer.producer.abort_transaction(30)
+            else:
+                writer.producer.commit_transaction(30)
+    found = read_all(cluster, "paid", **{"isolation.level": "read_committed"})
+    committed = [number for number in range(240) if number // 60 % 2 == 0]
+    assert sorted(int(value) for value in found.values()) == sorted(3 * committed)

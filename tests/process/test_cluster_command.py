@@ -1,0 +1,167 @@
+"""`barnabas cluster`: several nodes by one command, and their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from barnabas import Cluster
+from barnabas.embedded import MAIN, BrokerError
+from tests.support.waiting import until
+
+READY = re.compile(r"barnabas cluster ready on (?P<bootstrap>\S+) \((?P<count>\d+) nodes, \d+\.\d\d s\)\n")
+
+
+@contextmanager
+def command(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command, ready; its process and where clients connect."""
+    words = [sys.executable, "-P", str(MAIN), "cluster", "--data-dir", str(folder), "--port", "0", *arguments]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = READY.fullmatch(process.stdout.readline())
+            assert ready is not None, process.communicate()[1]
+            yield process, ready["bootstrap"]
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def nodes(process: subprocess.Popen[str]) -> dict[str, psutil.Process]:
+    """The nodes' processes, by their ids."""
+    found = {}
+    for child in psutil.Process(process.pid).children():
+        number = re.search(r"node\.id=(\d+)", " ".join(child.cmdline()))
+        if number is not None:
+            found[number[1]] = child
+    return found
+
+
+def test_one_command_runs_three_nodes_whose_data_survive(tmp_path: Path) -> None:
+    """One line when all are ready; all end with it, cleanly, and come back under the same addresses with what they had."""
+    with command(tmp_path) as (process, bootstrap):
+        assert len(bootstrap.split(",")) == 3
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic("kept", 3)])["kept"].result(30)
+        assert len(admin.list_topics("kept", timeout=30).topics["kept"].partitions[0].isrs) == 3
+        running = nodes(process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err) == (0, "", "")
+        assert not any(node.is_running() for node in running.values())
+    assert all((tmp_path / f"node-{number}" / ".kafka_cleanshutdown").exists() for number in (1, 2, 3))
+    with command(tmp_path) as (process, again):
+        assert again == bootstrap
+        admin = AdminClient({"bootstrap.servers": again})
+
+        def replicas() -> list[int]:
+            return [len(one.isrs) for one in admin.list_topics("kept", timeout=30).topics["kept"].partitions.values()]
+
+        until(lambda: replicas() == [3, 3, 3], "all replicas are in sync again")
+
+
+def test_a_node_that_dies_is_told_of_and_not_started_again(tmp_path: Path) -> None:
+    """What it died of must not be hidden; the others go on, and the exit status says that something was wrong."""
+    with command(tmp_path, "--nodes", "1", "--controllers", "1") as (process, bootstrap):
+        running = nodes(process)
+        assert set(running) == {"1", "2"}
+        running["2"].kill()
+        assert process.stderr is not None
+        assert re.fullmatch(r"barnabas: node 2 ended with -9; .*node-2\.log may say why\n", process.stderr.readline())
+        assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).brokers.keys() == {1}
+        assert set(nodes(process)) == {"1"}
+        process.terminate()
+        assert process.wait(30) == 1
+
+
+def test_the_command_ends_when_no_node_is_left(tmp_path: Path) -> None:
+    """There is nothing to wait for."""
+    with command(tmp_path, "--nodes", "1") as (process, _):
+        nodes(process)["1"].kill()
+        assert process.wait(30) == 1
+
+
+def test_no_node_outlives_the_command(tmp_path: Path) -> None:
+    """However it ends: also by SIGKILL."""
+    with command(tmp_path, "--nodes", "1") as (process, _):
+        running = nodes(process)
+        process.kill()
+        until(lambda: not running["1"].is_running(), "the node has ended")
+
+
+def test_a_folder_of_another_cluster_is_not_touched(tmp_path: Path) -> None:
+    """What stands in cluster.json holds: ids and ports belong to the data."""
+    Cluster(1, data_dir=tmp_path).close()
+    before = (tmp_path / "cluster.json").read_text()
+    with pytest.raises(
+        BrokerError, match="holds a cluster of 1 brokers and 0 nodes that are controllers only, not of 3"
+    ):
+        Cluster(3, data_dir=tmp_path)
+    assert (tmp_path / "cluster.json").read_text() == before
+    assert list(json.loads(before)["nodes"]) == ["1"]
+
+
+def test_a_folder_keeps_its_addresses(tmp_path: Path) -> None:
+    """Who asks for other ones is told so; who asks for none gets them, whatever the host was."""
+    first = Cluster(1, data_dir=tmp_path, host="localhost")
+    first.close()
+    with pytest.raises(BrokerError, match=rf"holds a cluster on {first.bootstrap}, and its addresses cannot change"):
+        Cluster(1, data_dir=tmp_path, port=int(first.bootstrap.rpartition(":")[2]) - 1)
+    with pytest.raises(BrokerError, match="its addresses cannot change"):
+        Cluster(1, data_dir=tmp_path, host="127.0.0.1")
+    again = Cluster(1, data_dir=tmp_path)
+    assert (again.bootstrap, again.nodes[1].host) == (first.bootstrap, "localhost")
+    again.close()
+
+
+def test_a_cluster_that_cannot_be_leaves_no_trace_in_its_folder(tmp_path: Path) -> None:
+    """So that the next try, with better words, is not held to this one's."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BrokerError, match=rf"Cannot listen on 127\.0\.0\.1:{port}: Address already in use\."):
+            Cluster(3, data_dir=tmp_path, port=port)
+    with pytest.raises(BrokerError, match=r"Cannot listen on nowhere\.invalid"):
+        Cluster(3, data_dir=tmp_path, host="nowhere.invalid")
+    for wrong in (70_000, 65_500, -5):
+        with pytest.raises(BrokerError, match="would need the ports"):
+            Cluster(3, data_dir=tmp_path, port=wrong)
+    with pytest.raises(BrokerError, match=r"log\.dirs cannot be set for all nodes of a cluster"):
+        Cluster(3, data_dir=tmp_path, settings={"log.dirs": "one"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"nodes": {}}'])
+def test_a_folder_whose_plan_is_damaged_is_a_sentence(tmp_path: Path, text: str) -> None:
+    """It says what to do."""
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(BrokerError, match=r"cluster\.json .*: restore it, or choose another folder"):
+        Cluster(3, data_dir=tmp_path)
+
+
+def test_the_command_says_in_a_sentence_why_it_cannot(tmp_path: Path) -> None:
+    """A file is no folder; exit status 1."""
+    (tmp_path / "file").touch()
+    words = [sys.executable, "-P", str(MAIN), "cluster", "--data-dir", str(tmp_path / "file")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    said = f"barnabas: {tmp_path / 'file'} cannot hold a cluster: File exists.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+def test_what_lies_in_a_temporary_folder_goes_with_the_cluster() -> None:
+    """As with barnabas.Broker."""
+    with Cluster(1) as cluster:
+        folder = cluster.folder
+        assert cluster.nodes[1].log_path == folder / "node-1.log"
+        assert os.path.exists(folder / "node-1" / "meta.properties")
+    assert not folder.exists()

@@ -1,0 +1,139 @@
+"""Controllers and brokers as nodes of their own, in a quorum that can change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from barnabas import Broker, Cluster
+from barnabas.cluster import free_ports
+from tests.support.kafka import needs_kafka
+from tests.support.kafka_tools import KafkaTools
+from tests.support.waiting import until
+
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+LEADS = re.compile(r"node (\d+) leads the metadata quorum in epoch (\d+)")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Brokers 1 and 2; controllers 3, 4 and 5."""
+    with Cluster(2, 3, settings=SETTINGS) as made:
+        yield made
+
+
+def leader(cluster: Cluster) -> int:
+    """Who leads the quorum, as the nodes that run have said last."""
+    said = [LEADS.findall(node.log()) for node in cluster.nodes.values() if node.is_running]
+    newest = max((int(epoch), int(number)) for lines in said for number, epoch in lines)
+    return newest[1]
+
+
+def write(cluster: Cluster, topic: str) -> None:
+    """One record, acknowledged by all who are in sync."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "message.timeout.ms": 30_000})
+    failed: list[object] = []
+    producer.produce(topic, b"v", on_delivery=lambda error, _: failed.append(error) if error else None)
+    assert producer.flush(30) == 0
+    assert failed == []
+
+
+def test_brokers_go_on_with_another_controller_and_with_none(cluster: Cluster) -> None:
+    """The active controller dies, then so many that there is no quorum: what has leaders is written on; then they come back."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("t", 2, 2)])["t"].result(30)
+    assert sorted(admin.list_topics(timeout=30).brokers) == [1, 2]
+    first = leader(cluster)
+    cluster.nodes[first].kill()
+    admin.create_topics([NewTopic("later", 2, 2)])["later"].result(30)
+    second = leader(cluster)
+    assert second != first
+    cluster.nodes[second].kill()
+    write(cluster, "t")
+    cluster.start()
+    admin.create_topics([NewTopic("last", 2, 2)])["last"].result(30)
+    write(cluster, "last")
+
+
+def test_a_controller_that_leads_hands_over_when_it_is_stopped(cluster: Cluster) -> None:
+    """And nobody waits until it is missed."""
+    first = leader(cluster)
+    cluster.nodes[first].stop()
+    until(lambda: leader(cluster) != first, "another controller leads")
+    assert "was not heard" not in "".join(node.log() for node in cluster.nodes.values())
+
+
+def test_a_broker_leaves_when_no_controller_is_left() -> None:
+    """There is nobody to hand over to; it ends cleanly, and is taken back at once."""
+    with Cluster(1, 1, settings=SETTINGS) as cluster:
+        cluster.nodes[2].kill()
+        cluster.nodes[1].stop()
+        assert "no controller is active: leaving without handing over" in cluster.nodes[1].log()
+        cluster.start()
+        assert "DUPLICATE_BROKER_REGISTRATION" not in cluster.nodes[1].log()
+
+
+def quorum(tools: KafkaTools, cluster: Cluster) -> set[int]:
+    """Who has a vote, as Kafka's tool says."""
+    told = tools.run(
+        "org.apache.kafka.tools.MetadataQuorumCommand",
+        *("--bootstrap-server", cluster.bootstrap, "describe", "--replication"),
+    )
+    assert told.code == 0, told.err
+    return {int(line.split()[0]) for line in told.out.splitlines() if line.split()[-1] in ("Leader", "Follower")}
+
+
+def newcomer(cluster: Cluster, number: int, **settings: str) -> Broker:
+    """One more node that is a controller only, whose quorum is elsewhere."""
+    (port,) = free_ports(1)
+    known = cluster.nodes[3].settings["controller.quorum.bootstrap.servers"]
+    own = {
+        "node.id": number,
+        "process.roles": "controller",
+        "listeners": f"CONTROLLER://127.0.0.1:{port}",
+        "controller.quorum.bootstrap.servers": known,
+        **{name.replace("_", "."): text for name, text in settings.items()},
+    }
+    cluster_id = re.search(r"cluster\.id=(.*)", (cluster.nodes[1].data_dir / "meta.properties").read_text())
+    assert cluster_id is not None
+    return Broker(
+        cluster.folder / str(number),
+        settings={**SETTINGS, **own},
+        arguments=["--cluster-id", cluster_id[1], "--no-initial-controllers"],
+    )
+
+
+@needs_kafka
+def test_kafkas_tool_changes_who_has_a_vote(cluster: Cluster, tmp_path: Path) -> None:
+    """kafka-metadata-quorum adds a controller that watched, and takes away one, which leads (KIP-853)."""
+    with newcomer(cluster, 6) as added, KafkaTools() as tools:
+        config = tmp_path / "controller.properties"
+        lines = {**added.settings, "controller.listener.names": "CONTROLLER", "log.dirs": str(added.data_dir)}
+        config.write_text("".join(f"{name}={text}\n" for name, text in lines.items()))
+        command = ("org.apache.kafka.tools.MetadataQuorumCommand", "--bootstrap-server", cluster.bootstrap)
+        done = tools.run(*command, "--command-config", config, "add-controller")
+        assert done.code == 0, done.out + done.err
+        assert quorum(tools, cluster) == {3, 4, 5, 6}
+        gone = leader(cluster)
+        directory = re.search(r"directory\.id=(.*)", (cluster.nodes[gone].data_dir / "meta.properties").read_text())
+        assert directory is not None
+        removal = ("--controller-id", gone, "--controller-directory-id", directory[1])
+        done = tools.run(*command, "remove-controller", *removal)
+        assert done.code == 0, done.out + done.err
+        assert quorum(tools, cluster) == {3, 4, 5, 6} - {gone}
+
+
+@needs_kafka
+def test_a_controller_that_may_join_does_so_by_itself(cluster: Cluster) -> None:
+    """controller.quorum.auto.join.enable (KIP-1186)."""
+    with newcomer(cluster, 6, controller_quorum_auto_join_enable="true"), KafkaTools() as tools:
+        until(lambda: quorum(tools, cluster) == {3, 4, 5, 6}, "the fourth controller has a vote")

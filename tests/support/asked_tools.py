@@ -1,0 +1,110 @@
+"""Apache Kafka's tools, asked the same of two brokers or clusters: what they print, without what differs from run to run."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.support.kafka_tools import KafkaTools, alone
+
+_TOOLS = "org.apache.kafka.tools."
+CLASSES = {
+    "kafka-topics": f"{_TOOLS}TopicCommand",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-client-metrics": f"{_TOOLS}ClientMetricsCommand",
+    "kafka-features": f"{_TOOLS}FeatureCommand",
+    "kafka-cluster": f"{_TOOLS}ClusterTool",
+    "kafka-metadata-quorum": f"{_TOOLS}MetadataQuorumCommand",
+    "kafka-leader-election": f"{_TOOLS}LeaderElectionCommand",
+    "kafka-reassign-partitions": f"{_TOOLS}reassign.ReassignPartitionsCommand",
+    "kafka-log-dirs": f"{_TOOLS}LogDirsCommand",
+    "kafka-get-offsets": f"{_TOOLS}GetOffsetShell",
+    "kafka-delete-records": f"{_TOOLS}DeleteRecordsCommand",
+    "kafka-transactions": f"{_TOOLS}TransactionsCommand",
+    "kafka-consumer-groups": f"{_TOOLS}consumer.group.ConsumerGroupCommand",
+    "kafka-groups": f"{_TOOLS}GroupsCommand",
+    "kafka-producer-perf-test": f"{_TOOLS}ProducerPerformance",
+    "kafka-consumer-perf-test": f"{_TOOLS}ConsumerPerformance",
+    "kafka-verifiable-producer": f"{_TOOLS}VerifiableProducer",
+    "kafka-verifiable-consumer": f"{_TOOLS}VerifiableConsumer",
+    "transactional-message-copier": f"{_TOOLS}TransactionalMessageCopier",
+    "kafka-console-consumer": f"{_TOOLS}consumer.ConsoleConsumer",
+    "kafka-e2e-latency": f"{_TOOLS}EndToEndLatency",
+    "kafka-replica-verification": f"{_TOOLS}ReplicaVerificationTool",
+}
+
+MEASURED = {"kafka-producer-perf-test", "kafka-consumer-perf-test", "kafka-e2e-latency"}
+"""Tools that print how fast it went: of their numbers only the places are compared."""
+UNORDERED = {"kafka-verifiable-producer", "kafka-consumer-groups", "kafka-groups"}
+"""Tools whose lines come as it happens."""
+LOOKING = {"--describe", "--list", "describe", "list"}
+"""Words of those who change nothing."""
+SEEN_WITHIN_S = 10
+ALONE = {"kafka-verifiable-producer"}
+"""Tools that say their last words when their JVM ends."""
+AT = {"kafka-producer-perf-test": None, "transactional-message-copier": "--broker-list"}
+"""Tools that are not told of the broker by --bootstrap-server."""
+Masks = Sequence[tuple[str, str | Callable[[re.Match[str]], str]]]
+MASKS: Masks = [
+    (r"(?m)^\s+at .*\n", ""),  # where in the JVM's code an error was
+    (r'"avg_throughput":[0-9.E-]+', "(a rate)"),
+    (r'(?m)^.*"name":"partitions_assigned","partitions":\[\]}\n', ""),  # an assignor may take its time
+    (r"\b[A-Za-z0-9_-]{22}\b", "(an id)"),
+    (r"\b\d{13}\b", "(a time)"),
+    (r'"time":"[^"]+"', "(a time)"),
+    (r"(?m)^(1 +\ttx +\t.*\(a time\) +\t)\d+ +", r"\1(how long)"),
+    (r"(?m)^  (?!root=)[\w.$() ]+=[A-Z]+ sensitive=false synonyms=\{\}\n", ""),  # loggers have names of their own
+    (r"(Epoch|HighWatermark): +\d+", r"\1"),
+    (r"CONTROLLER://[a-z0-9.]+:\d+", "(the controller)"),
+    (r"(?m)^1 +\t\(an id\)\t\d+ +", "1 (an id) (an offset)"),
+    (r"\d+ ms ago +", "(ago)"),
+]
+
+
+class Asked:
+    """One broker, or one cluster, and the tools that are asked of it."""
+
+    def __init__(
+        self, tools: KafkaTools, bootstrap: str, directory: Path, folder: Path, masks: Masks = (), measured: str = ""
+    ) -> None:
+        """Made for a bootstrap; `masks` come behind those of all, of tools named in `measured` numbers are not compared."""
+        self._tools = tools
+        self._bootstrap = bootstrap
+        self._directory = directory
+        self._folder = folder
+        self._masks = (*MASKS, *masks)
+        self._measured = MEASURED | set(measured.split())
+
+    def tell(self, line: str) -> tuple[int, str]:
+        """Exit code and output of a tool, without what differs from run to run."""
+        name, *words = line.format(bootstrap=self._bootstrap, dir=self._folder).split()
+        option = AT.get(name, "--bootstrap-server")
+        at = [] if option is None else [option, self._bootstrap]
+        verb = 1 if name == "kafka-cluster" else 0  # its options belong to the verb
+        command = CLASSES[name], *words[:verb], *at, *words[verb:]
+        outcome = alone(*command) if name in ALONE else self._tools.run(*command)
+        return outcome.code, self._masked(name, f"{outcome.out}--- errors\n{outcome.err}")
+
+    def _masked(self, name: str, text: str) -> str:
+        text = text.replace(str(self._directory), "(the directory)")
+        for number, address in enumerate(self._bootstrap.split(","), 1):
+            text = text.replace(address, f"(broker {number})").replace(address.rpartition(":")[2], f"(port {number})")
+        for pattern, mask in self._masks:
+            text = re.sub(pattern, mask, text)
+        if name in self._measured:
+            return re.sub(r"\d+", "9", text)
+        return "\n".join(sorted(text.splitlines())) if name in UNORDERED else text
+
+
+def difference(line: str, theirs: Asked, ours: Asked) -> str:
+    """What a tool prints otherwise; who only looks is asked again for a while, until what was changed is seen by both."""
+    deadline = time.monotonic() + SEEN_WITHIN_S
+    while True:
+        code, text = theirs.tell(line)
+        our_code, our_text = ours.tell(line)
+        if (code, text) == (our_code, our_text):
+            return ""
+        if not LOOKING & set(line.split()) or time.monotonic() > deadline:
+            return f"{line}\nKafka ({code}):\n{text}\nwe ({our_code}):\n{our_text}"

@@ -1,0 +1,94 @@
+"""A cluster of nodes of our own, each a process: brokers and controllers at once, with a quorum of all of them.
+
+Its voters are a setting; those of `barnabas.Cluster` stand in the log.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from barnabas import Broker
+from barnabas.cluster import free_ports
+
+CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+DEFAULTS = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+
+class Cluster:
+    """So many nodes; their ids begin with 1."""
+
+    def __init__(self, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
+        """Of each so many; {node} in a setting is the node's id."""
+        self._folder = tempfile.TemporaryDirectory(prefix="barnabas-cluster-")
+        ports = free_ports(2 * nodes)
+        clients, controllers = ports[:nodes], ports[nodes:]
+        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
+        self.nodes: dict[int, Broker] = {}
+        for number in range(1, nodes + 1):
+            client, controller = clients[number - 1], controllers[number - 1]
+            own = {
+                "node.id": str(number),
+                "controller.quorum.voters": voters,
+                "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+            }
+            self.nodes[number] = Broker(
+                Path(self._folder.name) / str(number),
+                client,
+                {**DEFAULTS, **_of_node(settings or {}, number), **own},
+                arguments=["--cluster-id", CLUSTER_ID],
+                start_timeout_s=60.0,
+            )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            for number, node in self.nodes.items():
+                error.add_note(f"---- node {number}\n{node.log()[-4000:]}")
+        self.close()
+
+    def start(self) -> None:
+        """Start all nodes that do not run, at the same time: one alone would wait for the others."""
+        stopped = [node for node in self.nodes.values() if not node.is_running]
+        for node in stopped:
+            node.launch()
+        for node in stopped:
+            node.wait_until_ready()
+
+    def close(self) -> None:
+        """End all nodes."""
+        for node in self.nodes.values():
+            node.kill()
+            node.close()
+        self._folder.cleanup()
+
+    @property
+    def folder(self) -> Path:
+        """What holds the nodes' directories."""
+        return Path(self._folder.name)
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients find the nodes."""
+        return ",".join(node.bootstrap for node in self.nodes.values())
+
+
+def _of_node(settings: Mapping[str, str], number: int) -> dict[str, str]:
+    return {name: text.replace("{node}", str(number)) for name, text in settings.items()}

@@ -1,0 +1,204 @@
+"""What controllers decide, step by step: ours, as functions of an image, and Apache Kafka's classes (java/Decisions.java)."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from broker.config import BrokerConfig
+from broker.dynamic_settings import BrokerRules
+from protocol.api import APIS
+from protocol.codec import decode, encode
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import stored
+from protocol.messages.admin import CreatePartitionsRequest, CreateTopicsRequest, IncrementalAlterConfigsRequest
+from protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    UnregisterBrokerRequest,
+)
+from protocol.messages.quorum import (
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from protocol.schema import Message
+from replication.controller.asked_elections import elect_leaders
+from replication.controller.brokers import register, registration_of, unregister
+from replication.controller.directories import assign_replicas
+from replication.controller.environment import Environment
+from replication.controller.heartbeats import Standing, fence, heartbeat
+from replication.controller.isr_changes import alter_partitions
+from replication.controller.reassignments import alter_reassignments, list_reassignments
+from replication.controller.recurring import balance_leaders, elect_unclean
+from replication.controller.sessions import Sessions
+from replication.controller.setting_changes import alter_settings
+from replication.controller.topics import create_partitions, create_topics
+from replication.deadlines import Deadlines
+from replication.image import MetadataImage
+from replication.metadata_records import Versioned, decode_record, encode_record
+from replication.state_machine import Decision
+from tests.support.kafka import compile_java, tool_command
+
+CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+SOURCE = Path(__file__).parents[1] / "conformance" / "java" / "Decisions.java"
+
+Step = Message | str
+"""A request, or what happens by itself: `silent 2`, `balance`, `unclean`."""
+
+
+class Decided(NamedTuple):
+    """What was decided on one step."""
+
+    code: int
+    answer: Message | None
+    records: list[Versioned]
+
+
+_DECISIONS: dict[type[Message], Callable[[MetadataImage, Environment, Any], Decision[Any]]] = {
+    CreateTopicsRequest: create_topics,
+    CreatePartitionsRequest: create_partitions,
+    AlterPartitionRequest: alter_partitions,
+    AlterPartitionReassignmentsRequest: alter_reassignments,
+    ElectLeadersRequest: elect_leaders,
+    AssignReplicasToDirsRequest: assign_replicas,
+    UnregisterBrokerRequest: unregister,
+    IncrementalAlterConfigsRequest: alter_settings,
+}
+
+
+class OurDecisions:
+    """Our controller's; it runs on node 1, which is no broker."""
+
+    def __init__(self, min_isr: int, levels: Mapping[str, int]) -> None:
+        settings = {"min.insync.replicas": str(min_isr)}
+        self.topic_ids: deque[bytes] = deque()
+        rules = BrokerRules(BrokerConfig(settings))
+        self._environment = Environment(1, settings, rules, 1, 3, self.topic_ids.popleft, lambda below: 0, 1)
+        self._sessions = Sessions(Deadlines(), 9_000)
+        self.image = MetadataImage(CLUSTER_ID)
+        self.image.features = dict(levels)
+        self.offset = 100
+
+    def decide(self, step: Step) -> Decided:
+        """Decide, and have it recorded."""
+        try:
+            decision = self._act(step) if isinstance(step, str) else self._decide(step)
+        except KafkaError as refusal:
+            return Decided(refusal.code, None, [])
+        records = [_read(encode_record(record, version)) for record, version in decision.records]
+        self.offset += len(records)
+        self.image, _ = self.image.apply([record for record, _ in records], offset=self.offset - 1, epoch=1)
+        code = getattr(decision.reply, "error_code", ErrorCode.NONE)
+        if code or decision.reply is None:
+            return Decided(code, None, records)
+        version = type(decision.reply).MAX_VERSION
+        return Decided(code, decode(type(decision.reply), version, encode(decision.reply, version)), records)
+
+    def _act(self, event: str) -> Decision[Any]:
+        image, environment = self.image, self._environment
+        word, _, broker = event.partition(" ")
+        if word == "silent":
+            known = image.brokers[int(broker)]
+            self._sessions.of(known.broker_id, known.epoch).stays()
+            return Decision(fence(image, environment, known), None)
+        return Decision((balance_leaders if word == "balance" else elect_unclean)(image, environment), None)
+
+    def _decide(self, request: Message) -> Decision[Any]:
+        image, environment = self.image, self._environment
+        if isinstance(request, BrokerRegistrationRequest):
+            made = register(image, environment, registration_of(request), next_offset=self.offset)
+            self._sessions.begin(request.broker_id, made.reply, self.offset + len(made.records) - 1)
+            answer = BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=made.reply)
+            return Decision(made.records, answer)
+        if isinstance(request, BrokerHeartbeatRequest):
+            return self._heard(request)
+        if isinstance(request, ListPartitionReassignmentsRequest):
+            return Decision([], list_reassignments(image, request))
+        return _DECISIONS[type(request)](image, environment, request)
+
+    def _heard(self, request: BrokerHeartbeatRequest) -> Decision[Any]:
+        broker = self.image.brokers.get(request.broker_id)
+        if broker is None or broker.epoch != request.broker_epoch:
+            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH)
+        session = self._sessions.of(broker.broker_id, broker.epoch)
+        standing, decision = heartbeat(self.image, self._environment, self._sessions, session, request)
+        session.metadata_offset = request.current_metadata_offset
+        if any(isinstance(record, stored.BrokerRegistrationChangeRecord) for record, _ in decision.records):
+            session.metadata_offset = (
+                -1
+            )  # Kafka forgets what the heartbeat said when the change comes back from the log
+        if standing is Standing.LEAVING:
+            session.leaves(self.offset + len(decision.records) - 1)
+        elif standing is not Standing.ACTIVE:
+            session.stays()
+        return decision
+
+
+class KafkaDecisions:
+    """Apache Kafka's, for as long as the `with` block lasts; `begin` makes a cluster anew."""
+
+    def __enter__(self) -> Self:
+        self._classes = tempfile.TemporaryDirectory(prefix="kafka-decisions-")
+        classes = compile_java(SOURCE, Path(self._classes.name))
+        command = tool_command("org.apache.kafka.controller.Decisions", classes=classes)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._process:
+            self._process.kill()
+        self._classes.cleanup()
+
+    def begin(self, min_isr: int, levels: Mapping[str, int]) -> None:
+        """A new cluster."""
+        self._tell(f"begin {CLUSTER_ID} {min_isr} " + " ".join(f"{name}={level}" for name, level in levels.items()))
+
+    def decide(self, step: Step, offset: int) -> Decided:
+        """Decide, and have it recorded from that offset on."""
+        if isinstance(step, str):
+            words = self._tell(f"{offset} {step}")
+        else:
+            version = step.MAX_VERSION
+            request = base64.b64encode(encode(step, version)).decode()
+            words = self._tell(f"{offset} {step.API_KEY} {version} {request}")
+        if words[0] == "no":
+            return Decided(int(words[1]), None, [])
+        records = [_read(base64.b64decode(record)) for record in words[2:]]
+        if isinstance(step, str) or words[1] == "-":
+            return Decided(ErrorCode.NONE, None, records)
+        answer = decode(APIS[step.API_KEY].response, step.MAX_VERSION, base64.b64decode(words[1]))
+        code = getattr(answer, "error_code", ErrorCode.NONE)
+        return Decided(code, None if code else answer, records)
+
+    def _tell(self, line: str) -> list[str]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().split()
+        assert answer, "the JVM ended"
+        return answer
+
+
+def _read(value: bytes) -> Versioned:
+    """A record and its version, which is the third byte of what is written."""
+    return decode_record(value), value[2]
+
+
+def topic_ids(records: list[Versioned]) -> list[bytes]:
+    """The ids of the topics that records make."""
+    return [record.topic_id for record, _ in records if isinstance(record, stored.TopicRecord)]

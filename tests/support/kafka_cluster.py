@@ -1,0 +1,87 @@
+"""Several nodes of Apache Kafka in one JVM, with its tools beside them (java/Cluster.java): it starts in the time of one node.
+
+A node can be stopped and started again; killed it cannot be, since it would take the others along.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from barnabas.cluster import free_ports
+from tests.support.cluster import CLUSTER_ID
+from tests.support.kafka import compile_java, tool_command
+from tests.support.kafka_tools import SOURCE, KafkaTools
+
+SMALL = {
+    "group.coordinator.threads": 1,
+    "log.cleaner.dedupe.buffer.size": 2 << 20,
+    "num.io.threads": 2,
+    "num.network.threads": 2,
+    "offsets.topic.num.partitions": 3,
+    "share.coordinator.threads": 1,
+    "transaction.state.log.num.partitions": 3,
+}
+
+
+class ApacheCluster(KafkaTools):
+    """The nodes, broker and controller at once, for as long as the `with` block lasts; their ids begin with 1."""
+
+    def __init__(self, nodes: int, settings: Mapping[str, object]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="apache-cluster-")
+        ports = free_ports(2 * nodes)
+        self._settings = {**SMALL, **settings}
+        self.clients, self._controllers = ports[:nodes], ports[nodes:]
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients find the nodes."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.clients)
+
+    @property
+    def folder(self) -> Path:
+        """What holds the nodes' directories."""
+        return Path(self._folder.name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self._folder.cleanup()
+
+    def stop(self, node: int) -> None:
+        """End a node in peace."""
+        assert self.run("stop", node - 1).code == 0
+
+    def start(self, node: int) -> None:
+        """Start one again."""
+        assert self.run("start", node - 1).code == 0
+
+    def _command(self, classes: Path) -> list[str]:
+        files = [self._written(node) for node in range(1, len(self.clients) + 1)]
+        compile_java(SOURCE.with_name("Cluster.java"), classes)
+        java, *rest = tool_command("Cluster", *files, classes=classes)
+        return [java, f"-Dcluster.id={CLUSTER_ID}", *rest]
+
+    def _written(self, node: int) -> Path:
+        listeners = (
+            f"PLAINTEXT://127.0.0.1:{self.clients[node - 1]},CONTROLLER://127.0.0.1:{self._controllers[node - 1]}"
+        )
+        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(self._controllers, 1))
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": node,
+            "controller.quorum.voters": voters,
+            "listeners": listeners,
+            "advertised.listeners": listeners,
+            "inter.broker.listener.name": "PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": self.folder / str(node),
+            **self._settings,
+        }
+        path = self.folder / f"{node}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return path

@@ -1,0 +1,47 @@
+"""Requests to another node: what becomes of them when this node ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvloop
+
+from broker.network.peer import Address, Peer
+from protocol.messages.metadata import MetadataRequest
+from protocol.schema import Message
+
+
+class NoDeadlines:
+    """Nobody waits for an answer here."""
+
+    def schedule(self, at_ms: int, act: Callable[[], None]) -> Any:
+        raise AssertionError
+
+
+def test_who_has_closed_it_makes_no_connection_any_more() -> None:
+    """Rule 4: a request that comes afterwards fails, and when the loop ends nothing is on its way."""
+    loop = uvloop.new_event_loop()
+    faults: list[dict[str, Any]] = []
+    answers: list[Message | None] = []
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        where = Address(*listener.getsockname())
+        peer = Peer(loop, lambda: where, "test", NoDeadlines(), lambda: 0, 5000)  # type: ignore[arg-type]
+        peer.close()
+        told = asyncio.Event()
+        peer.ask(MetadataRequest(topics=None), lambda answer: (answers.append(answer), told.set()))
+        loop.run_until_complete(asyncio.wait_for(told.wait(), 10))
+        loop.close()
+        assert answers == [None]
+        assert faults == []
+        try:
+            listener.accept()
+        except BlockingIOError:
+            return
+        raise AssertionError("a connection was made")

@@ -43,6 +43,7 @@ from broker.life import BrokerLife
 from broker.metadata_part import Around, MetadataPart
 from broker.network.cold import Warmer
 from broker.network.listener import Listener
+from broker.network.peer import Caller
 from broker.own_addresses import own_controller, registered
 from broker.process import end_tasks, new_loop, process_age_s
 from broker.quorum_settings import quorum_places
@@ -349,15 +350,10 @@ class Server:
     def _connections(self, timeout: str) -> Brokers:
         """To the other brokers; `timeout` is the setting for how long an answer may take."""
         config = self._config
-        return Brokers(
-            self._loop,
-            config.node_id,
-            lambda: self._publisher.image,
-            config.inter_broker_listener,
-            self._deadlines,
-            self._clock.mono_ms,
-            config.number(timeout),
+        caller = Caller(
+            self._loop, f"broker-{config.node_id}", self._deadlines, self._clock.mono_ms, config.number(timeout)
         )
+        return Brokers(caller, lambda: self._publisher.image, config.inter_broker_listener)
 
     def _build_fetchers(self) -> None:
         config = self._config

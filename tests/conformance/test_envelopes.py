@@ -5,13 +5,15 @@ Every line is asked of this broker and, where Kafka's jars are, of Apache Kafka 
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
-from protocol.api import request_header_version
+from broker.handlers.envelopes import FORWARDED
+from protocol.api import ApiKey, request_header_version
 from protocol.codec import encode
 from protocol.errors import ErrorCode
 from protocol.messages.admin import (
@@ -40,6 +42,10 @@ from tests.support.raw_client import RawClient
 E = ErrorCode
 ANYBODY = b"\0\0" + encode(DefaultPrincipalData(type="User", name="ANONYMOUS", token_authenticated=False), 0)
 HERE = bytes((127, 0, 0, 1))
+FROM_KAFKA = base64.b64decode(
+    "ADoAAAAAAAAAATEALgATAAcAAAADAAhhbi1hZG1pbgACCmZvcndhcmRlZAAAAAIAAQEBAAAAH0AAABQAAAVVc2VyCkFOT05ZTU9VUwAABX8AAAEA"
+)
+"""What a broker of Apache Kafka 4.3.1 sent to its controller when kafka-python's admin client asked it for a topic."""
 
 
 @pytest.fixture(scope="module", params=BOTH)
@@ -80,6 +86,25 @@ def topics(*names: str) -> CreateTopicsRequest:
 
 
 # ---- what is served --------------------------------------------------------------------------------------
+
+
+def test_the_bytes_of_a_broker_of_apache_kafka_make_a_topic(cluster: Cluster) -> None:
+    """Two partitions; the answer inside has the correlation id that the client gave."""
+    with RawClient(cluster.controller) as client:
+        client.send_frame(FROM_KAFKA)
+        answer = client.receive(EnvelopeRequest(request_data=b"", request_principal=None, client_host_address=b""), 0)
+    assert answer.error_code == E.NONE
+    data = bytes(answer.response_data or b"")
+    assert int.from_bytes(data[:4], "big") == 3
+    (made,) = RawClient.decode(data, topics("forwarded"), 7).topics
+    assert (made.name, made.error_code, made.num_partitions) == ("forwarded", E.NONE, 2)
+
+
+def test_whatever_is_handed_on_is_served_without_an_envelope_too(cluster: Cluster) -> None:
+    """Our own brokers ask so: what is missing here is asked for in vain where another node is the controller."""
+    with RawClient(cluster.controller) as client:
+        served = {row.api_key for row in client.ask(ApiVersionsRequest(), 0).api_keys}
+    assert served >= FORWARDED | {ApiKey.ENVELOPE}
 
 
 @pytest.mark.parametrize("version", range(2, 8))

@@ -288,11 +288,7 @@ class Partition:
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == ACKS_ALL and len(self.isr) < self.min_isr:
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"The size of the current ISR {sorted(self.isr)} is insufficient to satisfy the "
-                f"min.isr requirement of {self.min_isr} for partition {self.topic}-{self.index}",
-            )
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         if not self._is_settled:
             self.settle(may_block=may_block)
         return self.log.prepare(

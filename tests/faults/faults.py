@@ -265,8 +265,8 @@ def leaders_moved(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
 
 
 ALONE = frozenset({"power lost", "last in sync", "leaders moved", "restarted in turns", "all killed", "all alone"})
-"""Only one replica may lose what was acknowledged; some of these wait for a cluster that is whole but for them; and others leave
-nobody who could say which node has which part."""
+"""Only one replica may lose what was acknowledged; some of these wait for a cluster that is whole but for them; and others
+leave nobody who could say which node has which part."""
 
 FAULTS: dict[str, Fault] = {
     "killed": killed,

@@ -111,7 +111,14 @@ class Producer:
         return True
 
     def abort(self) -> None:
-        """Abort."""
+        """Abort, when no record is on its way any more; else this life ends.
+
+        Librdkafka gives the sequence numbers of records that it will not send again to the next ones. If the first are there,
+        these are out of order, or taken for the same, with any broker.
+        """
+        if left := self._producer.flush(CALL_S):
+            print(f"{self.transaction}: {left} records are on their way, so it cannot be aborted", file=sys.stderr)
+            sys.exit(FAILED)
         self._again(lambda: self._producer.abort_transaction(CALL_S))
         self._note("aborted", self.transaction)
 

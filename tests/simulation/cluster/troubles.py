@@ -9,6 +9,8 @@ RULES    1. Trouble begins when the cluster serves: there is a topic, and all it
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.simulation.cluster.clients import Clients
 from tests.simulation.cluster.machine import Machine
 from tests.simulation.cluster.world import World
@@ -19,7 +21,7 @@ PEACE_MS = 5_000
 STEP_MS = 200
 
 FAULTS = (
-    "crash", "crash a leader", "crash the controller", "blink", "blink", "blink of a leader", "stop",
+    "crash", "crash a leader", "crash the controller", "crash all", "blink", "blink", "blink of a leader", "stop",
     "start", "start", "start", "pause", "pause a leader", "pause the controller",
     "cut", "cut one way", "cut a leader", "cut the controller", "mend", "mend",
 )  # fmt: skip
@@ -92,6 +94,11 @@ class Troubles:
         if "mend" in kind:
             world.tell("the network is mended")
             world.network.heal()
+        elif kind == "crash all":
+            for other in world.machines.values():
+                if other.is_up and world.may_crash(other):
+                    world.crash(other, power_loss=1.0)
+                    world.after(world.random.randrange(1500), partial(world.start, other))
         elif "crash" in kind or "blink" in kind:
             self._crash(machine, is_blink="blink" in kind)
         elif kind == "start":

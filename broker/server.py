@@ -86,6 +86,8 @@ _YOUNG = 10_000
 """So many new objects make the collector look; Python's 700 has it look dozens of times at one large request."""
 _FREEZE_EVERY = 1024
 """Partitions that come, change or go: what is there then is kept from the collector, or it would stand still for all."""
+_NOT_OLD = 1
+"""The collector's generations that hold nearly all garbage and cost a few milliseconds."""
 
 
 _OFFLINE = "log directory %s is offline: %s"
@@ -457,6 +459,7 @@ class Server:
         for _ in self._replicas.apply(image, changes, self._clock.mono_ms()):
             self._followed += 1
             if self._followed % _FREEZE_EVERY == 0:
+                gc.collect(_NOT_OLD)  # else what is garbage by now would be kept too, for ever
                 gc.freeze()
             yield
         made = (self._replicas.partitions.get(key) for key in _keys_of(image, changes))

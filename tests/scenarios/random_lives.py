@@ -31,6 +31,8 @@ class Life:
     def __init__(self, kind: str, seed: int) -> None:
         self.topic = f"topic.of.{kind}-{seed}"  # with dots: it must not look like a topic id
         self._draw = random.Random(f"{kind} {seed}")
+        own = random.Random(f"member ids of {kind} {seed}")  # by whose order a coordinator gives out partitions
+        self._own_ids = {actor: f"{own.randbytes(4).hex()}-of-{actor}" for actor in ACTORS}
         self._kind, self._seed = kind, seed
         self._group = f"{kind}-{seed}"
         self._world = local_world(settings_of(""))
@@ -238,7 +240,7 @@ class Life:
         version = draw.randint(0, 1)
         epoch = self._epochs.get(actor, 0)
         choice = draw.random()
-        member_id = self._member_ids.get(actor, f"member-{actor}")
+        member_id = self._member_ids.get(actor, self._own_ids[actor])
         words = [f"ConsumerGroupHeartbeat.{version} group_id='{self._group}'"]
         words.append(f"member_id='{self._pick(member_id, 'nobody', *self._member_ids.values())}'")
         if epoch == 0 and actor not in self._epochs and draw.random() < 0.2:

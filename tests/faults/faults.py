@@ -268,6 +268,9 @@ ALONE = frozenset({"power lost", "last in sync", "leaders moved", "restarted in 
 """Only one replica may lose what was acknowledged; some of these wait for a cluster that is whole but for them; and others
 leave nobody who could say which node has which part."""
 
+NODES = {"last in sync": 5}
+"""So many nodes some need."""
+
 FAULTS: dict[str, Fault] = {
     "killed": killed,
     "killed for a moment": killed_for_a_moment,

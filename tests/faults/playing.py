@@ -40,7 +40,7 @@ from tests.exactly_once.loop import (
     words_of,
 )
 from tests.faults.cluster import Cluster
-from tests.faults.faults import ALONE, FAULTS
+from tests.faults.faults import ALONE, FAULTS, NODES
 from tests.support.waiting import until
 
 STEADY, PYTHON = "steady", "python"
@@ -61,7 +61,7 @@ class Run:
         self._folder = folder
         self._cluster = cluster
         self._dice = random.Random(seed)
-        self._faults = only or list(FAULTS)
+        self._faults = only or [name for name in FAULTS if NODES.get(name, 0) <= len(cluster.nodes)]
         self._told: dict[str, Any] = {"seed": seed, "nodes": len(cluster.nodes), "happened": []}
         self._began_s = time.monotonic()
         self.done: Counter[str] = Counter()

@@ -16,6 +16,8 @@ import replication.controller.brokers
 import replication.controller.controller
 import replication.controller.elections
 import replication.controller.heartbeats
+import replication.controller.isr_changes
+from replication.controller.isr_changes import _why_ineligible
 from replication.controller.partition_changes import TopicRules
 from replication.following import Done as Followed
 from replication.following import Following
@@ -124,6 +126,15 @@ def a_follower_that_keeps_what_the_leader_has_not(patch: MonkeyPatch) -> None:
 # ---- controllers -----------------------------------------------------------------------------------------
 
 
+def wishes_whose_epochs_nobody_compares(patch: MonkeyPatch) -> None:
+    """AlterPartition of a leader that is none any more, or that knows an older ISR."""
+
+    def why_not(image: MetadataImage, _broker_id: int, _state: Any, wanted: Any) -> Any:
+        return _why_ineligible(image, wanted.new_isr_with_epochs)
+
+    patch.setattr(replication.controller.isr_changes, "_why_not", why_not)
+
+
 def a_fenced_broker_that_keeps_its_partitions(patch: MonkeyPatch) -> None:
     """Fencing is noted, and nothing follows from it."""
     patch.setattr(replication.controller.heartbeats, "broker_left", lambda *_: [])
@@ -192,6 +203,7 @@ MISTAKES: tuple[Plant, ...] = (
     fetches_that_nobody_compares,
     a_cut_at_the_high_watermark,
     a_follower_that_keeps_what_the_leader_has_not,
+    wishes_whose_epochs_nobody_compares,
     a_fenced_broker_that_keeps_its_partitions,
     a_crash_that_changes_nothing,
     elections_that_are_unclean,

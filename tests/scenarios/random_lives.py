@@ -96,6 +96,12 @@ class Life:
         groups = (machine.consumer_groups.get(self._group) for machine in self._machines)
         return any(group is not None and not group.members for group in groups)
 
+    def _has_dynamic(self, member_id: str) -> bool:
+        """Whether it is a consumer group with such a member, which has no instance id."""
+        groups = (machine.consumer_groups.get(self._group) for machine in self._machines)
+        members = [group.members[member_id] for group in groups if group is not None and member_id in group.members]
+        return any(member.instance_id is None for member in members)
+
     @property
     def _machines(self) -> list[GroupCoordinator]:
         return [shard.machine for shard in self._world.runtime.shards.values()]
@@ -242,12 +248,14 @@ class Life:
         choice = draw.random()
         member_id = self._member_ids.get(actor, self._own_ids[actor])
         words = [f"ConsumerGroupHeartbeat.{version} group_id='{self._group}'"]
-        words.append(f"member_id='{self._pick(member_id, 'nobody', *self._member_ids.values())}'")
+        said = self._pick(member_id, "nobody", *self._member_ids.values())
+        words.append(f"member_id='{said}'")
         if epoch == 0 and actor not in self._epochs and draw.random() < 0.2:
             self._instances[actor] = f"instance-{actor}"
         is_joining = epoch <= 0 or choice < 0.15
         instance = self._instances.get(actor) if is_joining else self._instance(actor)
-        words += [] if instance is None else [f"instance_id='{instance}'"]
+        if instance is not None and not (is_joining and self._has_dynamic(said)):
+            words.append(f"instance_id='{instance}'")
         if is_joining:
             topics = draw.choice([f"['{self.topic}']"] * 5 + ["['no-topic']", "None"])
             words.append(f"member_epoch=0 rebalance_timeout_ms=60000 subscribed_topic_names={topics}")

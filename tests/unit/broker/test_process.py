@@ -26,7 +26,8 @@ def test_a_connection_that_is_on_its_way_gives_up_before_the_loop_closes() -> No
                 one.connect(listening.getsockname())
         host, port = listening.getsockname()
         task = loop.create_task(loop.create_connection(asyncio.Protocol, host, port))
-        loop.run_until_complete(asyncio.sleep(0))
+        loop.call_soon(loop.stop)  # behind the first step of the task
+        loop.run_forever()
         end_tasks(loop)
         assert task.cancelled()
         loop.close()

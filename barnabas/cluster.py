@@ -10,6 +10,8 @@ RULES    1. A cluster that is made again in its folder has the ids, ports and se
             lie over them.
          2. All nodes are started at the same time, for one alone would wait for the others; they are all ready, or none runs.
          3. All end at the same time: nobody hands anything over to a node that is about to end.
+         4. What a folder's cluster is stands there only when it can start: its addresses are tried first. Who asks for another
+            one in its folder is refused, not ignored.
 NOT HERE One daemon (`embedded.py`), the command line (`cluster_command.py`).
 """
 
@@ -31,8 +33,15 @@ from typing import Any, Self
 
 from barnabas.embedded import Broker, BrokerError
 
+PLAN = "cluster.json"
 CONTROLLERS_ABOVE = 100
-"""The controllers' ports lie so far above the clients'."""
+"""The controllers' ports lie so far above the clients', or behind them where there are more."""
+_LAST_PORT = 65535
+_OF_EACH_NODE = (
+    *("node.id", "broker.id", "process.roles", "listeners", "advertised.listeners", "log.dir", "log.dirs"),
+    *("metadata.log.dir", "controller.quorum.voters", "controller.quorum.bootstrap.servers"),
+)
+"""Settings that no two nodes share, or that the cluster is."""
 
 
 class Cluster:
@@ -40,7 +49,8 @@ class Cluster:
 
     Without `controllers` each node is both; with it there are so many nodes more that are controllers only. Without
     `data_dir` the data lie in a temporary directory that goes away with `close()` or the `with` block. Clients find the first
-    node at `port`, the next one at the port behind; port 0 takes free ones. `settings` are Kafka's names, for all nodes.
+    node at `port`, the next one at the port behind; port 0 takes free ones, or those that the folder's cluster has, as no host
+    is the one that it has, or 127.0.0.1. `settings` are Kafka's names, for all nodes.
     """
 
     def __init__(
@@ -50,21 +60,25 @@ class Cluster:
         *,
         data_dir: str | os.PathLike[str] | None = None,
         port: int = 0,
-        host: str = "127.0.0.1",
+        host: str | None = None,
         settings: Mapping[str, object] | None = None,
         start_timeout_s: float = 60.0,
     ) -> None:
+        _check(nodes, controllers, settings or {})
         self._is_temporary = data_dir is None
         self.folder = Path(tempfile.mkdtemp(prefix="barnabas-cluster-") if data_dir is None else data_dir)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        plan = _plan_of(self.folder, nodes, controllers, host, port)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            plan = _plan_of(self.folder, nodes, controllers, host, port)
+        except OSError as error:
+            raise BrokerError(f"{self.folder} cannot hold a cluster: {error.strerror}.") from error
         self.nodes: dict[int, Broker] = {}
         """By their ids; those that are controllers only come last."""
         for number, own in plan["nodes"].items():
             node = self.nodes[int(number)] = Broker(
                 self.folder / f"node-{number}",
                 settings={**_defaults(len(plan["nodes"]) - plan["controllers"]), **(settings or {}), **own},
-                host=host,
+                host=plan["bootstrap"][0].rpartition(":")[0].strip("[]"),
                 arguments=["--cluster-id", plan["cluster_id"], "--initial-controllers", plan["initial_controllers"]],
                 start_timeout_s=start_timeout_s,
             )
@@ -133,10 +147,10 @@ class Cluster:
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Ports that nobody has now; they are given out together, so that no two are the same."""
-    sockets = [socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) for _ in range(count)]
+    sockets = [_new_socket(host) for _ in range(count)]
     try:
         for one in sockets:
-            one.bind((host, 0))
+            _bind(one, host, 0)
         return [one.getsockname()[1] for one in sockets]
     finally:
         for one in sockets:
@@ -151,34 +165,85 @@ def new_id() -> str:
             return made
 
 
-def _plan_of(folder: Path, nodes: int, controllers: int, host: str, port: int) -> dict[str, Any]:
+def _check(nodes: int, controllers: int, settings: Mapping[str, object]) -> None:
+    if nodes < 1 or controllers < 0:
+        raise BrokerError("A cluster needs at least one broker.")
+    for name in _OF_EACH_NODE:
+        if name in settings:
+            raise BrokerError(f"{name} cannot be set for all nodes of a cluster: each has its own.")
+
+
+def _plan_of(folder: Path, nodes: int, controllers: int, host: str | None, port: int) -> dict[str, Any]:
     """What the folder's cluster is (rule 1)."""
-    path = folder / "cluster.json"
+    path = folder / PLAN
     if path.exists():
-        plan: dict[str, Any] = json.loads(path.read_text())
+        plan = _read_plan(path)
         there = (len(plan["nodes"]) - plan["controllers"], plan["controllers"])
         if there != (nodes, controllers):
             raise BrokerError(
                 f"{folder} holds a cluster of {there[0]} brokers and {there[1]} nodes that are controllers only, not of "
                 f"{nodes} and {controllers}: choose another folder, or the same numbers."
             )
+        has_host, _, has_port = plan["bootstrap"][0].rpartition(":")
+        if (port or int(has_port), host or has_host) != (int(has_port), has_host.strip("[]")):
+            raise BrokerError(
+                f"{folder} holds a cluster on {','.join(plan['bootstrap'])}, and its addresses cannot change: choose another "
+                "folder, or name no host and no port."
+            )
         return plan
-    if nodes < 1 or controllers < 0:
-        raise BrokerError("A cluster needs at least one broker.")
-    plan = _new_plan(nodes, controllers, host, port)
+    plan = _new_plan(nodes, controllers, host or "127.0.0.1", port)
     new = path.with_suffix(".new")
     new.write_text(json.dumps(plan, indent=2) + "\n")
     new.replace(path)
     return plan
 
 
+def _read_plan(path: Path) -> dict[str, Any]:
+    try:
+        plan: dict[str, Any] = json.loads(path.read_text())
+        missing = {"cluster_id", "initial_controllers", "controllers", "bootstrap", "nodes"} - plan.keys()
+    except (ValueError, AttributeError) as error:
+        raise BrokerError(
+            f"{path} does not say what cluster this is ({error}): restore it, or choose another folder."
+        ) from error
+    if missing:
+        raise BrokerError(f"{path} lacks {', '.join(sorted(missing))}: restore it, or choose another folder.")
+    return plan
+
+
+def _ports(count: int, voters: int, host: str, port: int) -> list[int]:
+    """Those of the clients, then those of the controllers; all can be had (rule 4)."""
+    if not port:
+        return free_ports(count + voters, host)
+    above = port + max(CONTROLLERS_ABOVE, count)
+    ports = [*range(port, port + count), *range(above, above + voters)]
+    if not 0 < port <= ports[-1] <= _LAST_PORT:
+        raise BrokerError(f"The nodes would need the ports {port} to {ports[-1]}, and there are 1 to {_LAST_PORT}.")
+    for one in ports:
+        with _new_socket(host) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # who hung up is no neighbour
+            _bind(probe, host, one)
+    return ports
+
+
+def _new_socket(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+def _bind(to: socket.socket, host: str, port: int) -> None:
+    try:
+        to.bind((host, port))
+    except OSError as error:
+        place = f"{host}:{port}" if port else host
+        raise BrokerError(
+            f"Cannot listen on {place}: {error.strerror}. Choose another host, or another port; port 0 takes free ones."
+        ) from error
+
+
 def _new_plan(nodes: int, controllers: int, host: str, port: int) -> dict[str, Any]:
     brokers = range(1, nodes + 1)
     voters = range(nodes + 1, nodes + controllers + 1) if controllers else brokers
-    if port:
-        ports = [*range(port, port + nodes), *range(port + CONTROLLERS_ABOVE, port + CONTROLLERS_ABOVE + len(voters))]
-    else:
-        ports = free_ports(nodes + len(voters), host)
+    ports = _ports(nodes, len(voters), host, port)
     shown = f"[{host}]" if ":" in host else host
     client = {number: f"{shown}:{port}" for number, port in zip(brokers, ports, strict=False)}
     voter = {number: f"{shown}:{port}" for number, port in zip(voters, ports[nodes:], strict=True)}

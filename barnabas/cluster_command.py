@@ -14,11 +14,13 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import NoReturn
 
-from barnabas.cluster import Cluster
+from barnabas.cluster import PLAN, Cluster
 from barnabas.embedded import BrokerError
 
+_PORT = 9092
 _WISHES = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -30,11 +32,12 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, _end)
     try:
         settings = dict(_setting(text) for text in options.settings)
+        is_new = not (Path(options.data_dir) / PLAN).exists()
         cluster = Cluster(
             options.nodes,
             options.controllers,
             data_dir=options.data_dir,
-            port=options.port,
+            port=_PORT if options.port is None and is_new else options.port or 0,
             host=options.host,
             settings=settings,
         )
@@ -97,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="where data and logs are kept [./barnabas-cluster]",
     )
-    add("--host", default="127.0.0.1", metavar="HOST", help="where they listen [127.0.0.1]")
-    add("--port", type=int, default=9092, metavar="PORT", help="the first broker's; 0: free ones [9092]")
+    add("--host", metavar="HOST", help="where they listen [127.0.0.1, or as before]")
+    add("--port", type=int, metavar="PORT", help=f"the first broker's; 0: free ones [{_PORT}, or as before]")
     add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="a setting; may be repeated")
     return parser

@@ -27,6 +27,7 @@ from broker.handlers.controller_apis import ControllerHandlers
 from broker.handlers.coordination import CoordinationHandlers
 from broker.handlers.deciding import Controller
 from broker.handlers.delete_records import DeleteRecordsHandler
+from broker.handlers.envelopes import EnvelopeHandler
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
@@ -51,6 +52,7 @@ from broker.security.authorizer import Authorizer
 from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ReceivedMetrics
 from broker.timer import SystemClock
+from protocol.api import ApiKey
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 from replication.backlog import Appends
 from replication.deadlines import Deadlines
@@ -151,15 +153,16 @@ def _fetching(
 
 def controller_apis(config: BrokerConfig, node: MetadataNode, authorizer: Authorizer, deadlines: Deadlines) -> Router:
     """The table of a listener that the cluster's other nodes connect to."""
-    return ApiVersionsHandler(node).table_of(
-        [
-            *ControllerHandlers(node, authorizer).routes(),
-            *RaftHandlers(node.quorum, authorizer).routes(),
-            *ClusterHandlers(node, authorizer, deadlines).routes(),
-            *_admin(config, node, authorizer, deadlines).routes(),
-            *authentication.routes(),
-        ]
-    )
+    users = UserHandlers(node, authorizer).routes()
+    routes = [
+        *ControllerHandlers(node, authorizer).routes(),
+        *RaftHandlers(node.quorum, authorizer).routes(),
+        *ClusterHandlers(node, authorizer, deadlines).routes(),
+        *_admin(config, node, authorizer, deadlines).routes(),
+        *(route for route in users if route.api_key != ApiKey.DESCRIBE_CLIENT_QUOTAS),
+        *authentication.routes(),
+    ]
+    return ApiVersionsHandler(node).table_of([*routes, *EnvelopeHandler(routes, authorizer).routes()])
 
 
 def _admin(

@@ -104,6 +104,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("group.max.size", Kind.INT, "2147483647", at_least(1), "Most members of one group."),
         Setting("group.min.session.timeout.ms", Kind.INT, "6000", None,
                 "Shortest session timeout that a group member may ask for."),
+        Setting("initial.broker.registration.timeout.ms", Kind.INT, "60000", None,
+                "How long a broker that starts looks for a controller that takes it, before it gives up."),
         Setting("inter.broker.listener.name", Kind.STRING, None, None, "Listener that brokers use among themselves."),
         Setting("leader.imbalance.check.interval.seconds", Kind.LONG, "300", at_least(1),
                 "How often the controller moves leaders back to the first replicas."),

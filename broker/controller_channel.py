@@ -13,15 +13,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
-from protocol.errors import ErrorCode
 from protocol.schema import Message
+from replication.controller.not_controller import is_not_controller
 from replication.deadlines import Deadlines
 from replication.image import MetadataImage
 from replication.publisher import Publisher
 from replication.quorum import Clock
 
 _RETRY_MS: Final = 50
-_ROWS: Final = ("topics", "responses", "results", "entries")
 
 Reply = Callable[[Any], None]
 Ask = Callable[[int, Message, Callable[[Message | None], None]], None]
@@ -110,7 +109,7 @@ class ControllerChannel:
                 self._silent_since_ms = None
             elif self._silent_since_ms is None:
                 self._silent_since_ms = self._clock.mono_ms()
-            if answer is None or _is_refused(answer):
+            if answer is None or is_not_controller(answer):
                 self._again(one)
             else:
                 one.reply(answer)
@@ -130,9 +129,3 @@ class ControllerChannel:
                 self._ask_waiting()
 
         self._deadlines.schedule(self._clock.mono_ms() + _RETRY_MS, ask_again)
-
-
-def _is_refused(answer: Message) -> bool:
-    """Whether who answered is not active; some answers have a code only for each of what they were asked for."""
-    rows = [row for name in _ROWS for row in getattr(answer, name, ())]
-    return any(getattr(one, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER for one in (answer, *rows[:1]))

@@ -7,15 +7,12 @@ NOT HERE What they are asked (`replication/raft`, `controller_channel.py`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
-from broker.network.peer import Address, Peer
+from broker.network.peer import Address, Caller, Peers
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
-from replication.deadlines import Deadlines
 from replication.image import MetadataImage
 from replication.raft.voters import Address as VoterAddress
 from replication.raft.voters import VoterSet
@@ -23,56 +20,23 @@ from replication.raft.voters import VoterSet
 _FIRST_BOOTSTRAP: Final = -2
 
 
-class Controllers:
-    """Connections to the other controllers, made when first needed."""
+class Controllers(Peers):
+    """Connections to the other controllers; `listener` is the name of theirs, `bootstrap` whom the settings name."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        own_id: int,
-        bootstrap: Sequence[Address],
-        listener: str,
-        deadlines: Deadlines,
-        mono_ms: Callable[[], int],
-        timeout_ms: int,
-    ) -> None:
-        """Know the bootstrap servers; `image` and `voters` are told by whoever knows more.
-
-        Args:
-            loop: the event loop.
-            own_id: this node.
-            bootstrap: whom the settings name.
-            listener: the name of the controllers' listener.
-            deadlines: where time-outs wait.
-            mono_ms: the clock.
-            timeout_ms: how long an answer may take: controller.quorum.request.timeout.ms.
-        """
-        self._loop = loop
-        self._own_id = own_id
+    def __init__(self, caller: Caller, bootstrap: Sequence[Address], listener: str) -> None:
+        """Know the bootstrap servers; `image` and `voters` are told by whoever knows more."""
+        super().__init__(caller, self._address_of)
+        self._timeout_ms = caller.timeout_ms
         self._bootstrap = bootstrap
         self._listener = listener
-        self._deadlines = deadlines
-        self._mono_ms = mono_ms
-        self._timeout_ms = timeout_ms
-        self._peers: dict[int, Peer] = {}
         self._told: dict[int, Address] = {}
         self.image: Callable[[], MetadataImage | None] = lambda: None
         self.voters: Callable[[], VoterSet] = lambda: VoterSet([])
 
     def ask(self, node_id: int, request: Message, answered: Callable[[Message | None], None]) -> None:
         """Ask a controller; None: it did not answer."""
-        peer = self._peers.get(node_id)
-        if peer is None:
-            peer = self._peers[node_id] = Peer(
-                self._loop,
-                partial(self._address, node_id),
-                f"barnabas-{self._own_id}",
-                self._deadlines,
-                self._mono_ms,
-                self._timeout_ms,
-            )
         waits_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
-        peer.ask(request, answered, self._timeout_ms + waits_ms)
+        self.connection(node_id).ask(request, answered, self._timeout_ms + waits_ms)
 
     def ask_at(
         self, node_id: int, address: VoterAddress | None, request: Message, answered: Callable[[Message | None], None]
@@ -82,12 +46,7 @@ class Controllers:
             self._told[node_id] = Address(address.host, address.port)
         self.ask(node_id, request, answered)
 
-    def close(self) -> None:
-        """End all connections."""
-        for peer in self._peers.values():
-            peer.close()
-
-    def _address(self, node_id: int) -> Address | None:
+    def _address_of(self, node_id: int) -> Address | None:
         if node_id <= _FIRST_BOOTSTRAP:
             return self._bootstrap[_FIRST_BOOTSTRAP - node_id]
         if node_id in self._told:

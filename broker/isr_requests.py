@@ -3,8 +3,11 @@
 RULES    1. One request is under way, with what all partitions wanted when it left; the next one has what they want when it is
             answered. A partition has one wish: it asks again only when that has been answered.
          2. A wish that is granted comes back as an image, like every change; this node obeys nothing else.
-         3. A wish that is refused is forgotten. Whoever still calls for it (a follower's next fetch, the next look for
-            laggards) makes it anew, with the epochs known then; so no refusal is repeated in a loop.
+         3. A wish is forgotten when its refusal says that nothing was done, and that nothing has happened to the partition
+            since this leader heard of it. Whoever still calls for it (a follower's next fetch, the next look for laggards)
+            makes it anew; so no refusal is repeated in a loop.
+         4. Any other refusal may follow on a grant whose answer was lost: until the metadata say what became of it, the high
+            watermark has to wait for all whom it would let in. Where they need not say anything, it is asked again.
 NOT HERE Who belongs into an ISR (`replication/partition.py`), the decision (`replication/controller/isr_changes.py`).
 """
 
@@ -24,11 +27,21 @@ from protocol.messages.quorum import (
     AlterPartitionResponse,
     BrokerState,
 )
+from replication.deadlines import Deadlines
 from replication.partition import Partition
 from replication.quorum import Clock
 
 _log = logging.getLogger("barnabas.isr")
 
+_RETRY_MS: Final = 50
+_NOTHING_DONE: Final = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED)
+_METADATA_WILL_TELL: Final = (
+    ErrorCode.INVALID_UPDATE_VERSION,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.NEW_LEADER_ELECTED,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
 _RECOVERED: Final = 0
 _NOT_KNOWN: Final = -1
 
@@ -38,10 +51,13 @@ Isr = tuple[int, ...]
 class IsrRequests:
     """The wishes of one broker."""
 
-    def __init__(self, channel: ControllerChannel, life: BrokerLife, broker_id: int, clock: Clock) -> None:
+    def __init__(
+        self, channel: ControllerChannel, life: BrokerLife, broker_id: int, deadlines: Deadlines, clock: Clock
+    ) -> None:
         self._channel = channel
         self._life = life
         self._broker_id = broker_id
+        self._deadlines = deadlines
         self._clock = clock
         self._wishes: dict[Partition, Isr] = {}
         """Not asked for yet."""
@@ -100,14 +116,22 @@ class IsrRequests:
         if not self._is_asking:
             self._ask()
 
-    @staticmethod
-    def _settle(partition: Partition, isr: Isr, code: ErrorCode) -> None:
+    def _settle(self, partition: Partition, isr: Isr, code: ErrorCode) -> None:
         if code == ErrorCode.NONE:
             _log.info("%s-%d: in sync are %s", partition.topic, partition.index, list(isr))
             return
         _log.info(
             "%s-%d: %s cannot be the in-sync replicas: %s", partition.topic, partition.index, list(isr), code.name
         )
-        if partition.wanted_isr == isr:
+        if partition.wanted_isr != isr or code in _METADATA_WILL_TELL:
+            return
+        if code in _NOTHING_DONE:
             partition.wanted_isr = None
             partition.move_high_watermark()
+        else:
+            again = partial(self._want_again, partition, isr)
+            self._deadlines.schedule(self._clock.mono_ms() + _RETRY_MS, again)
+
+    def _want_again(self, partition: Partition, isr: Isr) -> None:
+        if partition.wanted_isr == isr:
+            self.want(partition, isr)

@@ -7,6 +7,9 @@ RULES    1. It registers once for each process; again when the controller forgot
             under way at a time.
          4. It leaves when the controller says that nobody needs it any more.
          5. While one of its log directories is full it wants to be fenced, so that others lead: what is written here waits.
+            When it is, it stands aside until it is no more (`on_aside`): that others lead it may not hear, where the
+            metadata log finds no room either.
+         6. Whom no controller has taken within initial.broker.registration.timeout.ms gives up, and says why.
 NOT HERE What the controller thinks of it (`replication/controller/heartbeats.py`), the way there (`controller_channel.py`).
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from broker.controller_channel import ControllerChannel
@@ -42,6 +46,10 @@ _FINAL: Final = (
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
 )
 """Refusals that will not become another answer by waiting."""
+_NOBODY: Final = (
+    "no controller that leads this cluster was found within {0:g} s: see where controller.quorum.voters or "
+    "controller.quorum.bootstrap.servers say that the controllers are, and that most of them run"
+)
 _LEAVING_MS: Final = 50
 """How soon the controller is asked again whether this broker may end."""
 _RETRY_MS: Final = 500
@@ -57,6 +65,7 @@ class BrokerLife:
         deadlines: Deadlines,
         clock: Clock,
         interval_ms: int,
+        timeout_ms: int | None = None,
     ) -> None:
         """Unregistered.
 
@@ -66,18 +75,23 @@ class BrokerLife:
             deadlines: where heartbeats wait.
             clock: the time.
             interval_ms: broker.heartbeat.interval.ms.
+            timeout_ms: initial.broker.registration.timeout.ms; None: it does not give up.
         """
         self._channel = channel
         self._registration = registration
         self._deadlines = deadlines
         self._clock = clock
         self._interval_ms = interval_ms
+        self._timeout_ms = timeout_ms
         self._registered_level = 0
+        self._refusal = ErrorCode.NONE
+        self._is_known = False
         self._is_asking = False
         self._is_urgent = False
         self._next: Deadline | None = None
         self._offline: tuple[bytes, ...] = ()
         self._is_active = False
+        self._is_aside = False
         self._ended: Callable[[], None] | None = None
         self.cordoned: Callable[[], Sequence[bytes]] = tuple
         """Directories that take no new replicas."""
@@ -87,8 +101,27 @@ class BrokerLife:
         """The epoch of its registration."""
         self.on_active: Callable[[], None] = _nothing
         """It may serve."""
+        self.on_aside: Callable[[bool], None] = _ignore
+        """It leads nothing, whatever the metadata say; or it is told False, and leads what they say."""
         self.on_failed: Callable[[str], None] = _ignore
         """It cannot take part in this cluster; told why."""
+
+    def start(self) -> None:
+        """Register, and give up some time (rule 6)."""
+        if self._timeout_ms is not None:
+            self._deadlines.schedule(self._clock.mono_ms() + self._timeout_ms, partial(self._give_up, self._timeout_ms))
+        self.register()
+
+    def _give_up(self, timeout_ms: int) -> None:
+        if self._is_known or self._ended is not None:
+            return
+        if self._refusal == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            why = f"another process is node {self._registration.broker_id}: end it, or set another node.id here"
+        elif self._refusal != ErrorCode.NONE:
+            why = f"the controllers refuse this broker: {self._refusal.name}; their logs say why"
+        else:
+            why = _NOBODY.format(timeout_ms / 1000)
+        self.on_failed(why)
 
     # ------------------------------------------------------------ what it says
     def register(self) -> None:
@@ -119,10 +152,12 @@ class BrokerLife:
         if code in _FINAL:
             self.on_failed(f"the controller refuses this broker: {code.name}; its log says why")
         elif code != ErrorCode.NONE:
-            _log.warning("this broker is not registered yet: %s", code.name)
+            if code != self._refusal:
+                _log.warning("this broker is not registered yet: %s", code.name)
+            self._refusal = code
             self._deadlines.schedule(self._clock.mono_ms() + _RETRY_MS, self.register)
         else:
-            self.epoch = answer.broker_epoch
+            self.epoch, self._is_known = answer.broker_epoch, True
             self.image_published(self._channel.image)
 
     def image_published(self, image: MetadataImage) -> None:
@@ -185,6 +220,12 @@ class BrokerLife:
         if self._ended is not None and answer.should_shut_down:
             self._ended()
             return
+        if answer.is_fenced is not self._is_aside and (self._is_aside or not self.has_room()):
+            self._is_aside = answer.is_fenced
+            _log.warning(
+                "fenced for a full disk: it leads nothing" if self._is_aside else "fenced no more: it may lead again"
+            )
+            self.on_aside(self._is_aside)
         delay_ms = self._interval_ms
         if self._is_urgent:
             delay_ms = 0
@@ -201,5 +242,5 @@ def _nothing() -> None:
     pass
 
 
-def _ignore(_sentence: str) -> None:
+def _ignore(_news: object) -> None:
     pass

@@ -17,6 +17,7 @@ from broker.controller_channel import ControllerChannel
 from broker.controller_registration import ControllerRegistration
 from broker.controllers import Controllers
 from broker.dynamic_settings import BrokerRules
+from broker.network.peer import Caller
 from broker.own_addresses import PLAINTEXT
 from broker.quorum_settings import QuorumPlaces
 from broker.timer import SystemClock
@@ -122,15 +123,11 @@ class MetadataPart:
         self._around.deadlines.schedule(self._around.clock.mono_ms() + _FAREWELL_MS, end)
 
     def _controllers(self, listener: str) -> Controllers:
-        return Controllers(
-            self._around.loop,
-            self._config.node_id,
-            self._places.bootstrap,
-            listener,
-            self._around.deadlines,
-            self._around.clock.mono_ms,
-            self._config.number("controller.quorum.request.timeout.ms"),
+        around, timeout_ms = self._around, self._config.number("controller.quorum.request.timeout.ms")
+        caller = Caller(
+            around.loop, f"barnabas-{self._config.node_id}", around.deadlines, around.clock.mono_ms, timeout_ms
         )
+        return Controllers(caller, self._places.bootstrap, listener)
 
     def _environment(self, kraft_version: int) -> Environment:
         config = self._config

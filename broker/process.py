@@ -24,3 +24,12 @@ def new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Have whoever is still on the way to another node give up: a connection that is made while the loop closes is a fault."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks))

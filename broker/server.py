@@ -43,8 +43,9 @@ from broker.life import BrokerLife
 from broker.metadata_part import Around, MetadataPart
 from broker.network.cold import Warmer
 from broker.network.listener import Listener
+from broker.network.peer import Caller
 from broker.own_addresses import own_controller, registered
-from broker.process import new_loop, process_age_s
+from broker.process import end_tasks, new_loop, process_age_s
 from broker.quorum_settings import quorum_places
 from broker.reconfiguration import Reconfiguration
 from broker.security.authorizer import AllowAll, Authorizer
@@ -85,6 +86,8 @@ _YOUNG = 10_000
 """So many new objects make the collector look; Python's 700 has it look dozens of times at one large request."""
 _FREEZE_EVERY = 1024
 """Partitions that come, change or go: what is there then is kept from the collector, or it would stand still for all."""
+_NOT_OLD = 1
+"""The collector's generations that hold nearly all garbage and cost a few milliseconds."""
 
 
 _OFFLINE = "log directory %s is offline: %s"
@@ -289,6 +292,7 @@ class Server:
             self._deadlines,
             self._clock,
             config.number("broker.heartbeat.interval.ms"),
+            config.number("initial.broker.registration.timeout.ms"),
         )
         channel, life = self._channel, self._life
         self._directory_requests = DirectoryRequests(channel, life, self._log_manager, config.node_id, self._clock)
@@ -304,7 +308,7 @@ class Server:
         for listener in self.listeners:
             listener.warmer = warmer
             listener.most_descriptors = self._shares.connections
-        self._replicas.on_isr_wanted = IsrRequests(channel, life, config.node_id, self._clock).want
+        self._replicas.on_isr_wanted = IsrRequests(channel, life, config.node_id, self._deadlines, self._clock).want
         self._build_fetchers()
         producer_ids = ProducerIds(self._channel, config.node_id, lambda: self._life.epoch)
         self._brokers = self._connections("request.timeout.ms")
@@ -348,15 +352,10 @@ class Server:
     def _connections(self, timeout: str) -> Brokers:
         """To the other brokers; `timeout` is the setting for how long an answer may take."""
         config = self._config
-        return Brokers(
-            self._loop,
-            config.node_id,
-            lambda: self._publisher.image,
-            config.inter_broker_listener,
-            self._deadlines,
-            self._clock.mono_ms,
-            config.number(timeout),
+        caller = Caller(
+            self._loop, f"broker-{config.node_id}", self._deadlines, self._clock.mono_ms, config.number(timeout)
         )
+        return Brokers(caller, lambda: self._publisher.image, config.inter_broker_listener)
 
     def _build_fetchers(self) -> None:
         config = self._config
@@ -413,13 +412,14 @@ class Server:
         self._life.cordoned = self._reconfiguration.cordoned_ids
         self._life.on_active = self._begin
         self._life.on_failed = self._fail
+        self._life.on_aside = self._stand_aside
         self._life.has_room = self._has_room
         for listener in self.controller_listeners:
             listener.start()
             _log.info("the controller listens on %s:%d", listener.host, listener.port)
         self._node.start()
         if "broker" in self._config.roles:
-            self._life.register()
+            self._life.start()
         else:
             self._begin()
 
@@ -459,6 +459,7 @@ class Server:
         for _ in self._replicas.apply(image, changes, self._clock.mono_ms()):
             self._followed += 1
             if self._followed % _FREEZE_EVERY == 0:
+                gc.collect(_NOT_OLD)  # else what is garbage by now would be kept too, for ever
                 gc.freeze()
             yield
         made = (self._replicas.partitions.get(key) for key in _keys_of(image, changes))
@@ -478,6 +479,12 @@ class Server:
             self._life.tell()
         if not has_room and directory == self._metadata_log.directory:
             self._metadata.hand_over()
+
+    def _stand_aside(self, is_aside: bool) -> None:  # noqa: FBT001
+        """Lead nothing, or what the metadata say again."""
+        newest = self._publisher.newest
+        image, changes = newest.led_by_others(self._config.node_id)
+        self._publisher.show(image if is_aside else newest, changes)
 
     def _has_room(self) -> bool:
         return not any(room.is_full for room in self._log_manager.rooms.values())
@@ -565,6 +572,7 @@ class Server:
         self._reconfiguration.stop_cleaners()
         self._worker.stop()
         self._loop.run_until_complete(asyncio.sleep(0))  # what the threads reported
+        end_tasks(self._loop)
         self._timer.stop()
         self._metadata_log.close()
         self._log_manager.shutdown(self._life.epoch)

@@ -81,7 +81,6 @@ group.streams.min.heartbeat.interval.ms INT 5000
 group.streams.min.session.timeout.ms INT 45000
 group.streams.num.standby.replicas INT 0
 group.streams.session.timeout.ms INT 45000
-initial.broker.registration.timeout.ms INT 60000
 internal.metadata.delete.delay.millis LONG 60000
 internal.metadata.log.segment.bytes INT
 internal.metadata.max.batch.size.in.bytes INT 8388608

@@ -321,6 +321,16 @@ class MetadataImage:
         image.epoch = epoch
         return image
 
+    def led_by_others(self, broker_id: int) -> tuple[MetadataImage, Changes]:
+        """The same cluster where one broker leads no partition, and nobody does in its place."""
+        draft = _Draft(self)
+        for topic_id, topic in self.topics_by_id.items():
+            for index, state in topic.partitions.items():
+                if state.leader == broker_id:
+                    draft.partitions_of(topic_id)[index] = state._replace(leader=NO_LEADER)
+                    draft.touch(topic_id, index)
+        return draft.freeze(), draft.changes
+
 
 def _copy(image: MetadataImage) -> MetadataImage:
     new = MetadataImage.__new__(MetadataImage)
@@ -361,7 +371,7 @@ class _Draft:
         self._own("topics_by_id")
         self._own("topics_by_name")
 
-    def _partitions_of(self, topic_id: bytes) -> dict[int, PartitionState]:
+    def partitions_of(self, topic_id: bytes) -> dict[int, PartitionState]:
         partitions = self._partitions.get(topic_id)
         if partitions is None:
             topic = self.image.topics_by_id.get(topic_id)
@@ -370,7 +380,7 @@ class _Draft:
             partitions = self._partitions[topic_id] = dict(topic.partitions)
         return partitions
 
-    def _touch(self, topic_id: bytes, index: int) -> None:
+    def touch(self, topic_id: bytes, index: int) -> None:
         touched = self.changes.partitions.get(topic_id)
         if touched is None:
             touched = self.changes.partitions[topic_id] = set()
@@ -408,7 +418,7 @@ class _Draft:
 
     def partition(self, record: stored.PartitionRecord) -> None:
         topic_id, index = record.topic_id, record.partition_id
-        partitions = self._partitions_of(topic_id)
+        partitions = self.partitions_of(topic_id)
         if index != len(partitions):
             self._unsorted.add(topic_id)
         partitions[index] = PartitionState(
@@ -424,15 +434,15 @@ class _Draft:
             tuple(record.last_known_elr or ()),
             record.leader_recovery_state,
         )
-        self._touch(topic_id, index)
+        self.touch(topic_id, index)
 
     def partition_change(self, record: stored.PartitionChangeRecord) -> None:
         topic_id, index = record.topic_id, record.partition_id
-        partitions = self._partitions_of(topic_id)
+        partitions = self.partitions_of(topic_id)
         old = partitions.get(index)
         assert old is not None, f"partition {index} of {topic_id.hex()} changed that is not there"
         partitions[index] = old.after(record)
-        self._touch(topic_id, index)
+        self.touch(topic_id, index)
 
     def clear_elr(self, record: stored.ClearElrRecord) -> None:
         image = self.image
@@ -446,10 +456,10 @@ class _Draft:
             partitions = self._partitions.get(topic.topic_id, topic.partitions)
             for index, old in list(partitions.items()):
                 if old.eligible_leaders or old.last_known_leaders:
-                    self._partitions_of(topic.topic_id)[index] = old._replace(
+                    self.partitions_of(topic.topic_id)[index] = old._replace(
                         eligible_leaders=(), last_known_leaders=(), partition_epoch=old.partition_epoch + 1
                     )
-                    self._touch(topic.topic_id, index)
+                    self.touch(topic.topic_id, index)
 
     # -- settings
 

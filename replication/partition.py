@@ -70,6 +70,8 @@ class FetchPosition:
     __slots__ = ("last_fetched_epoch", "leader_epoch", "offset")
     log_start_offset: int = NO_OFFSET
     """Where a follower's own log begins; only `FetchedPartition` is told."""
+    asked_mono_ms: int = 0
+    """When it was asked for before; only `FetchedPartition` knows."""
 
     def __init__(self, offset: int, leader_epoch: int = NO_EPOCH, last_fetched_epoch: int = NO_EPOCH) -> None:
         self.offset = offset
@@ -259,11 +261,12 @@ class Partition:
     def _take(self, state: PartitionState) -> None:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
+        if state.partition_epoch != self.partition_epoch:
+            self.wanted_isr = None  # it was granted, or cannot be any more
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
         self.isr = state.isr
         self.min_isr = min(self.log.config.min_insync_replicas, len(state.replicas))
-        self.wanted_isr = None
 
     def _give_up(self, error: ErrorCode) -> None:
         for waiting in (self._awaiting_own, self._awaiting_all):
@@ -285,11 +288,7 @@ class Partition:
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == ACKS_ALL and len(self.isr) < self.min_isr:
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"The size of the current ISR {sorted(self.isr)} is insufficient to satisfy the "
-                f"min.isr requirement of {self.min_isr} for partition {self.topic}-{self.index}",
-            )
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         if not self._is_settled:
             self.settle(may_block=may_block)
         return self.log.prepare(
@@ -527,7 +526,7 @@ class Partition:
         if reader.broker_epoch < follower.broker_epoch and reader.broker_epoch != -1:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         follower.broker_epoch = max(follower.broker_epoch, reader.broker_epoch)
-        follower.fetched(position.offset, leader_end, mono_ms)
+        follower.fetched(position, leader_end, mono_ms)
         is_close = may_join and follower.is_caught_up(leader_end, mono_ms, max_lag_ms)
         follower.is_joining = is_close and reader.replica_id not in self.isr
         if position.log_start_offset != follower.log_start_offset:

@@ -3,6 +3,7 @@
 RULES    1. An image is followed step by step (`on_image`), so that others have their turns between; when it has been followed,
             it is the published one, and who waited for it is told. One is followed at a time, in their order.
          2. Until `begin` nobody follows; then the present image is followed at once, for nobody else has turns yet.
+         3. What is shown is followed and published as well, but the next image grows out of the newest before it.
 NOT HERE What becomes of the image (`controller/`, `committed_metadata.py`).
 """
 
@@ -48,6 +49,10 @@ class Publisher:
         self.newest = image
         self._add(_Next(image, changes, done))
 
+    def show(self, image: MetadataImage, changes: Changes) -> None:
+        """Publish an image that nobody goes on from (rule 3); it differs by `changes` from the newest."""
+        self._add(_Next(image, changes, _nothing))
+
     def when_published(self, done: Done) -> None:
         """Tell when all that waits is published."""
         if self._waiting:
@@ -84,4 +89,8 @@ def _follow_nothing(_image: MetadataImage, _changes: Changes) -> Iterator[None]:
 
 
 def _ignore(_image: MetadataImage) -> None:
+    pass
+
+
+def _nothing() -> None:
     pass

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
 from replication.deadlines import Deadline, Deadlines
@@ -150,6 +151,8 @@ class Quorum:
         self._committed = 0
         self._due: Deadline | None = None
         self._known_leader = _NOBODY
+        self._strangers: set[int] = set()
+        """Who is of another cluster; each is told of once."""
         self.on_leader: Callable[[int], None] = _ignore
         """Told who leads, when that changes; -1: nobody known, or this replica, whose epoch has not begun in the log."""
 
@@ -310,6 +313,12 @@ class Quorum:
         self._go_on()
 
     def _answered(self, peer: int, token: int, message: Message | None) -> None:
+        is_stranger = getattr(message, "error_code", ErrorCode.NONE) == ErrorCode.INCONSISTENT_CLUSTER_ID
+        if is_stranger and peer not in self._strangers:
+            self._strangers.add(peer)
+            _log.warning(
+                "%s is of another cluster than this node: compare cluster.id in their meta.properties", _named(peer)
+            )
         try:
             self.raft.answered(peer, token, message, self._clock.mono_ms())
         except ForkedLog as error:
@@ -319,6 +328,8 @@ class Quorum:
 
 
 def _named(leader_id: int) -> str:
+    if leader_id < _NOBODY:
+        return f"bootstrap server {_NOBODY - leader_id}"
     return "nobody known" if leader_id == _NOBODY else f"node {leader_id}"
 
 

@@ -484,6 +484,7 @@ class ReplicaManager:
 
         `then` may be called before this returns.
         """
+        blocked.__traceback__ = None  # it would keep whoever waits, who keeps it
         waiting = self._reading.get(blocked)
         if waiting is not None:
             waiting.append(then)

@@ -40,14 +40,14 @@ class Elsewhere:
             if isinstance(answer, KafkaError):
                 raise answer
             return cast("T", answer)
-        blocked = self._under_way.get(question)
-        if blocked is None:
-            blocked = self._under_way[question] = self._question(question, look)
-        raise blocked
+        if question not in self._under_way:
+            self._under_way[question] = self._question(question, look)
+        raise self._under_way[question]  # which no name here may stand for: it would keep itself, by its own trace
 
     def give_up(self) -> None:
         """The log is cut or closed (rule 2)."""
-        self._under_way = {}
+        under_way, self._under_way = self._under_way, {}
+        under_way.clear()  # each knows where it stood
 
     def _question(self, question: Hashable, look: Callable[[Engine], object]) -> WouldBlock[object]:
         engine, under_way, copy = self._engine, self._under_way, self._engine.copy()

@@ -5,7 +5,8 @@ RULES    1. Where a partition has records of the transaction already, nothing is
          2. A marker that is written while the coordinator is being asked ends the admission: what came after it would
             never be ended itself.
          3. What one producer asks is answered in the order in which it asked, or its records would change places. Where
-            its records have been turned away, later ones wait for them.
+            its records have been turned away, later ones wait for them; unless others have led meanwhile, who may have
+            let them in.
          4. Errors that older producers do not know are told as some that make them try again.
          5. A partition that knows a later epoch of the producer says so itself.
 NOT HERE What the coordinator decides (`transactions.py`).
@@ -16,15 +17,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.coordinators.runtime import Clock, CoordinatorRuntime, Shard, coordinator_error
-from broker.coordinators.transaction import NO_EPOCH, WITH_BUMPS, Expected, TopicPartition
+from broker.coordinators.transaction import WITH_BUMPS, Expected, TopicPartition
 from broker.coordinators.transaction_lookup import TransactionLookup
 from broker.coordinators.transactions import Identity, Marker, TransactionCoordinator
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import NO_SEQUENCE
 from replication.deadlines import Deadlines
+from replication.partition import NO_EPOCH
 from replication.replica_manager import ReplicaManager
 from storage.producers import Producer
 
@@ -48,6 +50,15 @@ Refusals = dict[TopicPartition, KafkaError]
 Sequences = Mapping[TopicPartition, int]
 """Partitions, and the first sequence of what is to be written there."""
 Done = Callable[[Refusals], None]
+
+
+class _TurnedAway(NamedTuple):
+    """Records of one producer that did not come in."""
+
+    epoch: int
+    lowest: int
+    """Of their first sequences."""
+    leader_epoch: int
 
 
 class _Asking:
@@ -106,8 +117,8 @@ class Admission:
         self._retry_ms = retry_ms
         self._patience_ms = patience_ms
         self._asking: dict[int, deque[_Asking]] = {}  # by producer id; the first of each is being answered
-        self._turned_away: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
-        """By partition and producer id: epoch and lowest first sequence of records that are to come again."""
+        self._turned_away: dict[tuple[TopicPartition, int], _TurnedAway] = {}
+        """By partition and producer id: records that are to come again."""
 
     def admit(
         self,
@@ -145,7 +156,7 @@ class Admission:
         for asking in self._asking.get(producer_id, ()):
             asking.ended.add(partition)
         turned_away = self._turned_away.get((partition, producer_id))
-        if turned_away is not None and (marker.version < WITH_BUMPS or turned_away[0] != marker.epoch):
+        if turned_away is not None and (marker.version < WITH_BUMPS or turned_away.epoch != marker.epoch):
             del self._turned_away[partition, producer_id]  # else they belong to the transaction after this one
 
     def _known(self, key: TopicPartition, producer: Expected) -> Producer | None:
@@ -222,24 +233,31 @@ class Admission:
 
     def _is_in_order(self, producer: Expected, key: TopicPartition, sequence: int) -> bool:
         """Whether no records before these are missing; these may be written then."""
-        turned_away = self._turned_away.get((key, producer.producer_id))
-        if turned_away is not None:
-            epoch, lowest = turned_away
-            if epoch == producer.epoch and sequence > lowest:
-                return False
-            del self._turned_away[key, producer.producer_id]
+        if sequence > self._lowest(producer, key, sequence):
+            return False
+        self._turned_away.pop((key, producer.producer_id), None)
         return True
 
+    def _lowest(self, producer: Expected, key: TopicPartition, sequence: int) -> int:
+        """The first sequence of all that is still to come in this epoch of the producer and of the leader, with these."""
+        known = self._turned_away.get((key, producer.producer_id))
+        if known is None or (known.epoch, known.leader_epoch) != (producer.epoch, self._leader_epoch(key)):
+            return sequence
+        return min(known.lowest, sequence)
+
     def _remember(self, producer: Expected, key: TopicPartition, sequence: int) -> None:
-        if sequence == NO_SEQUENCE:
-            return
         place = key, producer.producer_id
-        epoch, lowest = self._turned_away.get(place, (NO_EPOCH, NO_SEQUENCE))
-        if epoch <= producer.epoch:
-            lowest = min(lowest, sequence) if epoch == producer.epoch else sequence
-            self._turned_away[place] = producer.epoch, lowest
+        known = self._turned_away.get(place)
+        if sequence == NO_SEQUENCE or (known is not None and known.epoch > producer.epoch):
+            return
+        lowest = self._lowest(producer, key, sequence)
+        self._turned_away[place] = _TurnedAway(producer.epoch, lowest, self._leader_epoch(key))
         if len(self._turned_away) > REMEMBERED:
             del self._turned_away[next(iter(self._turned_away))]
+
+    def _leader_epoch(self, key: TopicPartition) -> int:
+        partition = self._replicas.partitions.get(key)
+        return NO_EPOCH if partition is None else partition.leader_epoch
 
 
 def _told(verdict: ErrorCode, support: Support) -> KafkaError:

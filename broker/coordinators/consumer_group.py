@@ -74,6 +74,11 @@ class ConsumerMember(NamedTuple):
         """The same member, come to an epoch."""
         return self._replace(epoch=epoch, previous_epoch=self.epoch)
 
+    def away(self) -> ConsumerMember:
+        """The same static member, gone for a while; for what it keeps it may commit in any epoch when it is back."""
+        kept = {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in self.assigned.items()}
+        return self._replace(epoch=LEAVING_FOR_A_WHILE, assigned=kept, revoking={})
+
     def has_reached(self, assignment_epoch: int) -> bool:
         """Whether nothing is left to do for it."""
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch

@@ -223,8 +223,7 @@ class ConsumerGroups:
         if request.member_epoch == LEAVING_FOR_A_WHILE:
             _log.info("group %s: static member %s is away", group_id, member.member_id)
             self._revocations.forget(group_id, member.member_id)
-            away = member._replace(epoch=LEAVING_FOR_A_WHILE, revoking={})
-            return CoordinatorDecision([stored.current_record(group_id, away)], response)
+            return CoordinatorDecision([stored.current_record(group_id, member.away())], response)
         _log.info("group %s: %s leaves", group_id, member.member_id)
         return self.remove(group, [member], response)
 

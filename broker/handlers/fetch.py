@@ -97,6 +97,7 @@ class FetchHandler:
         if isinstance(watchlist.waiter, _Fetch):
             watchlist.waiter.give_way()
         fetch.look(ctx.mono_ms)
+        watchlist.asked_mono_ms = ctx.mono_ms
         if request.max_wait_ms <= 0 or not watchlist.partitions or fetch.is_enough:
             return fetch.answer() if fetch.is_complete else fetch.park_for_the_disk()
         return fetch.park(ctx.mono_ms + fetch.patience_ms(request.max_wait_ms))

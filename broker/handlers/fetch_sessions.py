@@ -44,8 +44,8 @@ class FetchedPartition(FetchPosition):
     """One partition of a fetch: what is asked of it and what its reader was told."""
 
     __slots__ = (
-        "index", "log_start_offset", "max_bytes", "told_high_watermark", "told_log_start_offset", "topic", "topic_id",
-        "watched", "watchlist",
+        "_forgotten_mono_ms", "index", "log_start_offset", "max_bytes", "told_high_watermark", "told_log_start_offset", "topic",
+        "topic_id", "watched", "watchlist",
     )  # fmt: skip
 
     def __init__(self, watchlist: Watchlist, topic: str | None, topic_id: bytes, asked: FetchPartition) -> None:
@@ -57,7 +57,17 @@ class FetchedPartition(FetchPosition):
         self.told_log_start_offset = -1
         self.watched: tuple[Key, ...] = ()
         self.log_start_offset = asked.log_start_offset
+        self._forgotten_mono_ms: int | None = None
         self.ask(asked)
+
+    @property
+    def asked_mono_ms(self) -> int:  # type: ignore[override]
+        """When it was asked for last: with the last request that was looked at, unless it was forgotten before."""
+        return self.watchlist.asked_mono_ms if self._forgotten_mono_ms is None else self._forgotten_mono_ms
+
+    def forget(self) -> None:
+        """Its reader does not ask for it any more."""
+        self._forgotten_mono_ms = self.asked_mono_ms
 
     def ask(self, asked: FetchPartition | FetchOfOne) -> None:
         """Take over what a request says of this partition."""
@@ -83,7 +93,9 @@ class FetchedPartition(FetchPosition):
 class Watchlist:
     """The partitions of one fetch, and which of them to look at; by itself, of a fetch without a session."""
 
-    __slots__ = ("_is_watching", "_purgatory", "dirty", "is_follower", "is_woken_by_all", "partitions", "waiter")
+    __slots__ = (
+        "_is_watching", "_purgatory", "asked_mono_ms", "dirty", "is_follower", "is_woken_by_all", "partitions", "waiter",
+    )  # fmt: skip
 
     session_id = NO_SESSION
     is_incremental = False
@@ -91,6 +103,8 @@ class Watchlist:
     def __init__(self, purgatory: Purgatory, *, is_follower: bool) -> None:
         self._purgatory = purgatory
         self._is_watching = False
+        self.asked_mono_ms = 0
+        """When the last request came that was looked at."""
         self.is_follower = is_follower
         self.is_woken_by_all = not is_follower
         self.partitions: dict[Identity, FetchedPartition] = {}
@@ -119,6 +133,7 @@ class Watchlist:
             for index in forgotten.partitions:
                 gone = partitions.pop((name, index), None)
                 if gone is not None:
+                    gone.forget()
                     self.dirty.pop(gone, None)
                     self._unwatch(gone)
 

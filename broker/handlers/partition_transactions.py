@@ -2,7 +2,8 @@
 
 RULES    1. A marker is answered partition by partition, when it is committed there.
          2. Only the cluster itself, and who may alter it, writes markers.
-         3. A partition tells of all producers that it remembers, with or without a transaction.
+         3. A partition tells of all producers that it remembers, with or without a transaction; a follower's does too, for
+            whoever looks for a transaction that hangs on one replica.
 NOT HERE How a marker gets into a partition (`coordinators/markers.py`).
 """
 
@@ -155,8 +156,6 @@ class PartitionTransactionsHandler:
 def _describe(one: DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:
     if not isinstance(partition, Partition):
         one.error_code = partition
-    elif not partition.is_leader:
-        one.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     else:
         one.active_producers = [
             DescribedProducer(

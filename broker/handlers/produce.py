@@ -53,6 +53,7 @@ _ABOUT_THE_LOG: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
     }
 )
 """Refusals by which a producer wants to know where the log starts: what it has sent before may have been deleted."""

@@ -4,7 +4,8 @@ RULES    1. Every request is answered once: with the message that came, or with 
             ended, or when no answer came in time. A node that is silent for so long loses the connection.
          2. The first thing said on a connection is ApiVersions: a request leaves in the newest version that both know.
          3. After a failure the next request waits a little, so that a node that is down is not asked in a loop.
-         4. Who has closed it makes no connection any more, so that none is on its way when the loop ends.
+         4. A name that does not resolve is told of once, until the node has been reached: it may be a wrong one.
+         5. Who has closed it makes no connection any more, so that none is on its way when the loop ends.
 NOT HERE Who is asked for what, and asking again (`controller_channel.py`, `replication/`).
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -52,49 +54,61 @@ class _Asked(NamedTuple):
     deadline: Deadline
 
 
+class Caller(NamedTuple):
+    """Who asks other nodes, and for how long."""
+
+    loop: asyncio.AbstractEventLoop
+    client_id: str
+    deadlines: Deadlines
+    mono_ms: Callable[[], int]
+    timeout_ms: int
+    """How long an answer may take."""
+
+
+class Peers:
+    """Connections to other nodes by their ids, made when first needed; `address` says where a node is now, if anybody knows."""
+
+    def __init__(self, caller: Caller, address: Callable[[int], Address | None]) -> None:
+        self._caller = caller
+        self._address = address
+        self._peers: dict[int, Peer] = {}
+
+    def connection(self, node_id: int) -> Peer:
+        """The one connection to a node."""
+        peer = self._peers.get(node_id)
+        if peer is None:
+            peer = self._peers[node_id] = Peer(self._caller, partial(self._address, node_id))
+        return peer
+
+    def close(self) -> None:
+        """End all connections."""
+        for peer in self._peers.values():
+            peer.close()
+
+
 class Peer:
     """Another node."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        address: Callable[[], Address | None],
-        client_id: str,
-        deadlines: Deadlines,
-        mono_ms: Callable[[], int],
-        timeout_ms: int,
-    ) -> None:
-        """Connect when there is something to ask.
-
-        Args:
-            loop: the event loop.
-            address: where the node is now; None: nobody knows.
-            client_id: who asks.
-            deadlines: where time-outs wait.
-            mono_ms: the clock.
-            timeout_ms: how long an answer may take.
-        """
-        self._loop = loop
+    def __init__(self, caller: Caller, address: Callable[[], Address | None]) -> None:
+        """Connect when there is something to ask."""
+        self._caller = caller
         self._address = address
-        self._client_id = client_id
-        self._deadlines = deadlines
-        self._mono_ms = mono_ms
-        self._timeout_ms = timeout_ms
         self._session: _Session | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._failed_ms = -_BACKOFF_MS
         self._waiting: list[tuple[Message, Reply, int]] = []
         self._is_closed = False
+        self._is_unresolved = False
 
     def ask(self, request: Message, reply: Reply, timeout_ms: int | None = None) -> None:
         """Send a request; `reply` is called later, once (rule 1)."""
-        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        timeout_ms = self._caller.timeout_ms if timeout_ms is None else timeout_ms
         if self._session is not None and self._session.versions is not None:
             self._session.send(request, reply, timeout_ms)
             return
         self._waiting.append((request, reply, timeout_ms))
         if self._session is None and self._connecting is None:
-            self._connecting = self._loop.create_task(self._connect())
+            self._connecting = self._caller.loop.create_task(self._connect())
 
     def close(self) -> None:
         """End the connection; nothing is asked any more."""
@@ -107,19 +121,25 @@ class Peer:
     async def _connect(self) -> None:
         address = None if self._is_closed else self._address()
         try:
-            rest_ms = self._failed_ms + _BACKOFF_MS - self._mono_ms()
+            rest_ms = self._failed_ms + _BACKOFF_MS - self._caller.mono_ms()
             if rest_ms > 0:
                 await asyncio.sleep(rest_ms / 1000)
             if address is None:
                 raise ConnectionError("nobody knows where it is")
-            async with asyncio.timeout(self._timeout_ms / 1000):
-                _, session = await self._loop.create_connection(lambda: _Session(self), address.host, address.port)
+            async with asyncio.timeout(self._caller.timeout_ms / 1000):
+                _, session = await self._caller.loop.create_connection(
+                    lambda: _Session(self), address.host, address.port
+                )
         except (OSError, TimeoutError) as error:
             _log.debug("node at %s cannot be reached: %s", address, error)
+            if isinstance(error, socket.gaierror) and address is not None and not self._is_unresolved:
+                self._is_unresolved = True
+                _log.warning("the name %s of another node does not resolve: %s", address.host, error.strerror)
             self._connecting = None
             self._fail()
             return
         self._connecting = None
+        self._is_unresolved = False
         self._session = session
         session.greet()
 
@@ -138,7 +158,7 @@ class Peer:
         self._fail()
 
     def _fail(self) -> None:
-        self._failed_ms = self._mono_ms()
+        self._failed_ms = self._caller.mono_ms()
         waiting, self._waiting = self._waiting, []
         for _, reply, _ in waiting:
             reply(None)
@@ -146,11 +166,11 @@ class Peer:
     @property
     def client_id(self) -> str:
         """Who asks."""
-        return self._client_id
+        return self._caller.client_id
 
     def schedule(self, delay_ms: int, act: Callable[[], None]) -> Deadline:
         """Have something done later."""
-        return self._deadlines.schedule(self._mono_ms() + delay_ms, act)
+        return self._caller.deadlines.schedule(self._caller.mono_ms() + delay_ms, act)
 
 
 class _Session(asyncio.BufferedProtocol):

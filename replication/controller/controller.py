@@ -252,6 +252,8 @@ class Controller:
             self._recur(elect_unclean)
 
     def _recur(self, task: Task) -> int:
+        if not self.is_active:  # not any more, since it wrote down what this follows from
+            return 0
         records = task(self._newest, self._environment)
         self._write(records, self._clock.wall_ms(), is_atomic=False)
         return len(records)
@@ -343,6 +345,7 @@ class Controller:
             else:
                 self._publisher.when_published(done)
             return
+        assert self.is_active, "nobody writes to a log that another one leads"
         last_offset = self._log.next_offset + len(records) - 1
         seen = [message for message, _ in records if not isinstance(message, _UNSEEN)]
         image, changes = self._newest.apply(seen, offset=last_offset, epoch=self._newest.epoch)

@@ -13,12 +13,19 @@ from protocol.messages import admin, cluster, quorum, users
 from protocol.schema import Message
 
 _CODE: Final = ErrorCode.NOT_CONTROLLER
+_ROWS: Final = ("topics", "responses", "results", "entries")
 _SENTENCE: Final = "This is not the active controller: ask the one that the metadata name."
 
 
 def not_controller(request: Message) -> Message:
     """The answer to a request."""
     return _ANSWERS[type(request)](request)
+
+
+def is_not_controller(answer: Message) -> bool:
+    """Whether an answer says that; some have a code only for each of what they were asked for."""
+    rows = [row for name in _ROWS for row in getattr(answer, name, ())]
+    return any(getattr(one, "error_code", ErrorCode.NONE) == _CODE for one in (answer, *rows[:1]))
 
 
 def _topics_created(request: admin.CreateTopicsRequest) -> Message:

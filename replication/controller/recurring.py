@@ -74,7 +74,10 @@ class Recurring:
         self._waiting[task] = self._deadlines.schedule(self._mono_ms() + delay_ms, due)
 
     def _due(self, task: Task, interval_ms: int) -> None:
-        self._wait(task, 0 if self.do(task) >= MOST_AT_A_TIME else interval_ms, interval_ms)
+        waited = self._waiting[task]
+        count = self.do(task)
+        if self._waiting.get(task) is waited:  # else this controller was deposed by what it did
+            self._wait(task, 0 if count >= MOST_AT_A_TIME else interval_ms, interval_ms)
 
 
 def balance_leaders(image: MetadataImage, environment: Environment) -> list[Versioned]:

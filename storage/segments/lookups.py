@@ -76,6 +76,10 @@ class Lookups:
             raise found
         return found
 
+    def give_up(self) -> None:
+        """Nobody is told what is under way; each look-up knows these, and would keep them, and the files that it opens."""
+        self.under_way.clear()
+
     def keep(self, offset: int, found: Place | KafkaError) -> None:
         """Remember an answer."""
         self._found[offset] = found

@@ -396,6 +396,11 @@ class Segment(SegmentFiles):
             lookups.under_way[offset] = blocked
         return blocked
 
+    def _give_up_lookups(self) -> None:
+        lookups, self._lookups = self._lookups, None
+        if lookups is not None:
+            lookups.give_up()
+
     def _look(self, twin: Segment, offset: int) -> Place:
         """In a thread."""
         try:
@@ -434,7 +439,7 @@ class Segment(SegmentFiles):
             self.file.sync()
             self.size = self.reserved = found[0]
             self._first_timestamp = None
-            self._lookups = None
+            self._give_up_lookups()
             self._load()
         self.end_offset = end_offset
 
@@ -569,7 +574,8 @@ class Segment(SegmentFiles):
         for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.unmap()
-        self._offset_index = self._time_index = self._transactions = self._lookups = None
+        self._offset_index = self._time_index = self._transactions = None
+        self._give_up_lookups()
         self._recent_ends = array("q")
         self._recent_positions = array("Q")
         self._recent_start = _NOTHING_REMEMBERED

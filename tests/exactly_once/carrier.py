@@ -63,6 +63,8 @@ def carry(client: Client) -> None:
 def rewind(consumer: Any) -> None:
     """Back to what the group has committed."""
     for place in consumer.committed(consumer.assignment(), CALL_S):
+        if place.error is not None:  # it is not told, which is not the same as none
+            raise confluent_kafka.KafkaException(place.error)
         if place.offset < 0:
             place.offset = confluent_kafka.OFFSET_BEGINNING
         consumer.seek(place)

@@ -39,8 +39,9 @@ async def carry(client: Client) -> None:
         isolation_level="read_committed", auto_offset_reset="none", request_timeout_ms=5000,
         metadata_max_age_ms=METADATA_MS,
     )  # fmt: skip
-    await producer.start()
-    await consumer.start()
+    async with asyncio.timeout(STALLED_S):
+        await producer.start()
+        await consumer.start()
     consumer.assign([place])
     note("assigned", "", source, 0)
     while not client.over.is_set():
@@ -49,12 +50,14 @@ async def carry(client: Client) -> None:
             transaction = client.next_transaction()
             async with asyncio.timeout(STALLED_S):
                 await producer.begin_transaction()
+                sending = []
                 for message in messages:
-                    value = message.value.decode()
-                    note("polled", transaction, source, 0, message.offset, value)
-                    note("sends", transaction, target, 0, -1, transformed(value))
-                    sent = await producer.send_and_wait(target, transformed(value).encode(), partition=0)
-                    note("sent", transaction, target, 0, sent.offset, transformed(value))
+                    value = transformed(message.value.decode())
+                    note("polled", transaction, source, 0, message.offset, message.value.decode())
+                    note("sends", transaction, target, 0, -1, value)
+                    sending.append((value, await producer.send(target, value.encode(), partition=0)))
+                for value, told in sending:
+                    note("sent", transaction, target, 0, (await told).offset, value)
                 await producer.send_offsets_to_transaction({place: messages[-1].offset + 1}, client.name)
                 if dice.random() < ABORTED:
                     await producer.abort_transaction()
@@ -69,10 +72,14 @@ async def carry(client: Client) -> None:
     await consumer.stop()
 
 
-if __name__ == "__main__":
-    this = Client()
+async def live(client: Client) -> None:
+    """Live once."""
     try:
-        asyncio.run(carry(this))
+        await carry(client)
     except (KafkaError, OSError, TimeoutError) as failure:
-        print(f"{this.name}-{this.life}: {failure!r}", file=sys.stderr, flush=True)
-        os._exit(FAILED)  # what it has in flight has no say in how it ends
+        print(f"{client.name}-{client.life}: {failure!r}", file=sys.stderr, flush=True)
+        os._exit(FAILED)  # here, where nobody waits for what it has in flight
+
+
+if __name__ == "__main__":
+    asyncio.run(live(Client()))

@@ -1,6 +1,7 @@
 """Programs that are killed and live again, and the folder in which they leave their histories.
 
-RULES    1. A life that fails is followed by another one, as one that was killed is; how often is told at the end.
+RULES    1. A life that fails is followed by another one, as one that was killed is, and one that its library has not come
+            back to (`client.py`); how often is told at the end.
          2. None of them outlives the run.
 """
 
@@ -20,6 +21,7 @@ from tests.exactly_once.client import FAILED
 
 ROOT = Path(__file__).parents[2]
 END_S = 60
+STALLED = -signal.SIGALRM
 
 Command = Callable[[int], list[str]]
 """The command line of the life with this number."""
@@ -43,6 +45,7 @@ class Program:
         self.name = name
         self.life = 0
         self.failures = 0
+        self.stalls = 0
         self._command = command
         self._log = log
         self._begin()
@@ -58,9 +61,18 @@ class Program:
         code = self.process.poll()
         if code is None:
             return
-        assert code == FAILED, f"{self.name}, life {self.life}, ended with {code}: see {self._log}"
-        self.failures += 1
+        assert code in {FAILED, STALLED}, f"{self.name}, life {self.life}, ended with {code}: see {self._log}"
+        if code == STALLED:
+            self.stalls += 1
+        else:
+            self.failures += 1
         self._live_again()
+
+    def last_words(self, folder: Path) -> str:
+        """The ends of its log and of its history."""
+        files = self._log, folder / f"{self.name}-{self.life}.jsonl"
+        ends = [file.read_text(errors="replace").splitlines()[-3:] for file in files if file.exists()]
+        return f"{self.name}, life {self.life}, {self.failures} of which failed: {ends}"
 
     def kill(self) -> None:
         """SIGKILL, and the next life."""
@@ -72,11 +84,16 @@ class Program:
         self.life += 1
         self._begin()
 
-    def end(self) -> None:
-        """Have it finish what it has begun; a life that fails on the way is not followed by another."""
+    def ask_to_end(self) -> None:
+        """SIGTERM."""
         self.process.terminate()
+
+    def end(self) -> None:
+        """Wait until it has finished what it has begun; a life that fails on the way is not followed by another."""
         unready = -signal.SIGTERM  # it had not begun
-        assert self.process.wait(END_S) in {0, FAILED, unready}, f"{self.name} did not end well: see {self._log}"
+        assert self.process.wait(END_S) in {0, FAILED, STALLED, unready}, (
+            f"{self.name} did not end well: see {self._log}"
+        )
 
     def see_the_end(self) -> None:
         """Wait until it ends by itself, through all its failures."""
@@ -132,13 +149,20 @@ class Lives:
     def end(self, *names: str) -> None:
         """Have some of them finish."""
         for name in names:
+            self.programs[name].ask_to_end()
+        for name in names:
             self.programs[name].end()
             del self.programs[name]
 
+    def last_words(self) -> str:
+        """What each program told last: in its log, and in its history."""
+        return "\n".join(program.last_words(self.folder) for program in self.programs.values())
+
     def told(self) -> dict[str, int]:
-        """How many kills, and how many failures there were."""
+        """How many kills, failures and calls without an end there were."""
         failed = {f"{name} failed": program.failures for name, program in self.programs.items() if program.failures}
-        return {**self.kills, **failed}
+        stalled = {f"{name} stalled": program.stalls for name, program in self.programs.items() if program.stalls}
+        return {**self.kills, **failed, **stalled}
 
 
 class Following:

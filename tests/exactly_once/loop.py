@@ -101,7 +101,8 @@ def wait_for_more(lives: Lives, watched: Following, topic: str, count: int) -> N
 
     try:
         until(arrived, f"{count} records in {topic}", STALLED_S)
-    except AssertionError:
+    except AssertionError as error:
+        error.add_note(f"There are {dict(watched.of_its_latest_life())}.\n{lives.last_words()}")
         look_for_anomalies(lives.folder)
         raise
 

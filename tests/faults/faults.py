@@ -264,8 +264,12 @@ def leaders_moved(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     moves.elect_preferred(cluster.any_bootstrap(dice), list(wanted))
 
 
-ALONE = frozenset({"power lost", "last in sync", "leaders moved", "restarted in turns"})
-"""Only one replica may lose what was acknowledged; and some of these wait for a cluster that is whole but for them."""
+ALONE = frozenset({"power lost", "last in sync", "leaders moved", "restarted in turns", "all killed", "all alone"})
+"""Only one replica may lose what was acknowledged; some of these wait for a cluster that is whole but for them; and others
+leave nobody who could say which node has which part."""
+
+NODES = {"last in sync": 5}
+"""So many nodes some need."""
 
 FAULTS: dict[str, Fault] = {
     "killed": killed,

@@ -13,6 +13,7 @@ from protocol.messages import (
     admin,
     cluster,
     consumer_groups,
+    forwarding,
     groups,
     metadata,
     produce_fetch,
@@ -40,6 +41,7 @@ _MODULES = (
     telemetry,
     quorum,
     raft,
+    forwarding,
     stored,
 )
 

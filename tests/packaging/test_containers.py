@@ -94,8 +94,26 @@ def test_the_image_is_small_and_runs_without_root() -> None:
     assert words("ENTRYPOINT")[0] == "barnabas"
     assert re.search(r"^HEALTHCHECK .*CMD \[\"barnabas\", \"health\"\]$", stages[-1], re.MULTILINE)
     assert words("VOLUME") == ["/var/lib/kafka/data"]
-    for copied in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE):
-        assert all((ROOT / name).exists() for name in copied.split())
+
+
+def test_a_build_is_sent_what_it_copies() -> None:
+    """And no history, caches or data: .dockerignore names the same."""
+    copied = {
+        name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE) for name in line.split()
+    }
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert all((ROOT / name).exists() for name in copied)
+    assert lines == ["*", *(line for line in lines if line.startswith("!")), "**/__pycache__"]
+    assert {line.removeprefix("!") for line in lines[1:-1]} == copied
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_an_image_is_built_once(path: Path) -> None:
+    """Two builds that go by one name at the same time end in an error of the builder's."""
+    every = services(path).values()
+    built = [service["image"] for service in every if "build" in service]
+    assert len(set(built)) == len(built) == 1
+    assert {service["image"] for service in every} <= {*built, "apache/spark:4.0.0"}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +128,24 @@ def test_the_image_is_small_and_runs_without_root() -> None:
 def test_a_health_check_asks_where_the_node_listens(variables: dict[str, str], address: tuple[str, int]) -> None:
     """It has the same variables."""
     assert health.address([], variables) == address
+
+
+def test_a_health_check_reads_the_mounted_settings(tmp_path: Path) -> None:
+    """A node that is set up by a file listens where that says, unless a variable says otherwise."""
+    mounted = tmp_path / "server.properties"
+    mounted.write_text(
+        "#listeners=A://:1\nadvertised.listeners=A://elsewhere:2\nlisteners = A://0.0.0.0:29092,C://:3\n"
+    )
+    assert health.address([], {}, mounted) == ("127.0.0.1", 29092)
+    assert health.address([], {"KAFKA_ADVERTISED_LISTENERS": "A://elsewhere:2"}, mounted) == ("127.0.0.1", 29092)
+    assert health.address([], {"KAFKA_LISTENERS": "A://kafka:4"}, mounted) == ("kafka", 4)
+
+
+@pytest.mark.parametrize("text", ["nonsense", "127.0.0.1:x", "127.0.0.1:70000"])
+def test_a_health_check_of_what_is_no_address_is_a_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And no trace."""
+    assert health.main([text]) == 2
+    assert capsys.readouterr().err == f"barnabas: {text} is not of the form HOST:PORT, such as 127.0.0.1:9092\n"
 
 
 # ---- as processes, each service in a network of its own ----------------------------------------------------------

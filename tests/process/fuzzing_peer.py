@@ -113,16 +113,22 @@ class Report(NamedTuple):
         return "\n".join(lines)
 
 
-def look_at(pid: int, started: float) -> Sample:
-    """The daemon now."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    (own_kib,) = re.findall(r"RssAnon:\s+(\d+) kB", status)
+def open_in(pid: int) -> list[str]:
+    """What a process has open."""
     open_now = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
             open_now.append(os.readlink(link))
         except FileNotFoundError:
             continue  # closed meanwhile
+    return sorted(open_now)
+
+
+def look_at(pid: int, started: float) -> Sample:
+    """The daemon now."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (own_kib,) = re.findall(r"RssAnon:\s+(\d+) kB", status)
+    open_now = open_in(pid)
     sockets = sum(1 for target in open_now if target.startswith("socket:"))
     return Sample(time.monotonic() - started, int(own_kib) * 1024, len(open_now) - sockets, sockets)
 
@@ -172,6 +178,7 @@ class Run:
             self._sweep(admin)
             until(lambda: self._look().sockets <= at_rest.sockets, "every connection of the others is gone")
             until(lambda: self._look().files <= at_rest.files + LOGS, "every file is closed that was opened")
+            until(lambda: not self._deleted(), "no file is open that was deleted")
             self.samples.append(self._look())
             self._be_reckless(admin)
             assert admin.ask(ApiVersionsRequest(), 0).error_code == 0
@@ -225,6 +232,10 @@ class Run:
             self._sweep(admin)
             self.samples.append(self._look())
 
+    def _deleted(self) -> list[str]:
+        data = str(self.broker.data_dir)
+        return [path for path in open_in(self.broker.pid) if path.startswith(data) and path.endswith("(deleted)")]
+
     def _look(self) -> Sample:
         return look_at(self.broker.pid, self.started)
 
@@ -276,6 +287,8 @@ def run(broker: Broker, seed: int, seconds: float) -> Report:
         this.go(seconds)
     except BaseException as error:
         error.add_note(f"The end of the broker's log:\n{broker.log()[-LAST_WORDS:]}")
+        if broker.is_running:
+            error.add_note("Open in the broker:\n" + "\n".join(open_in(broker.pid)))
         raise
     report = this.report()
     broker.stop()

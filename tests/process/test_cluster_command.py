@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -109,6 +110,52 @@ def test_a_folder_of_another_cluster_is_not_touched(tmp_path: Path) -> None:
         Cluster(3, data_dir=tmp_path)
     assert (tmp_path / "cluster.json").read_text() == before
     assert list(json.loads(before)["nodes"]) == ["1"]
+
+
+def test_a_folder_keeps_its_addresses(tmp_path: Path) -> None:
+    """Who asks for other ones is told so; who asks for none gets them, whatever the host was."""
+    first = Cluster(1, data_dir=tmp_path, host="localhost")
+    first.close()
+    with pytest.raises(BrokerError, match=rf"holds a cluster on {first.bootstrap}, and its addresses cannot change"):
+        Cluster(1, data_dir=tmp_path, port=int(first.bootstrap.rpartition(":")[2]) - 1)
+    with pytest.raises(BrokerError, match="its addresses cannot change"):
+        Cluster(1, data_dir=tmp_path, host="127.0.0.1")
+    again = Cluster(1, data_dir=tmp_path)
+    assert (again.bootstrap, again.nodes[1].host) == (first.bootstrap, "localhost")
+    again.close()
+
+
+def test_a_cluster_that_cannot_be_leaves_no_trace_in_its_folder(tmp_path: Path) -> None:
+    """So that the next try, with better words, is not held to this one's."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BrokerError, match=rf"Cannot listen on 127\.0\.0\.1:{port}: Address already in use\."):
+            Cluster(3, data_dir=tmp_path, port=port)
+    with pytest.raises(BrokerError, match=r"Cannot listen on nowhere\.invalid"):
+        Cluster(3, data_dir=tmp_path, host="nowhere.invalid")
+    for wrong in (70_000, 65_500, -5):
+        with pytest.raises(BrokerError, match="would need the ports"):
+            Cluster(3, data_dir=tmp_path, port=wrong)
+    with pytest.raises(BrokerError, match=r"log\.dirs cannot be set for all nodes of a cluster"):
+        Cluster(3, data_dir=tmp_path, settings={"log.dirs": "one"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"nodes": {}}'])
+def test_a_folder_whose_plan_is_damaged_is_a_sentence(tmp_path: Path, text: str) -> None:
+    """It says what to do."""
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(BrokerError, match=r"cluster\.json .*: restore it, or choose another folder"):
+        Cluster(3, data_dir=tmp_path)
+
+
+def test_the_command_says_in_a_sentence_why_it_cannot(tmp_path: Path) -> None:
+    """A file is no folder; exit status 1."""
+    (tmp_path / "file").touch()
+    words = [sys.executable, "-P", str(MAIN), "cluster", "--data-dir", str(tmp_path / "file")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    said = f"barnabas: {tmp_path / 'file'} cannot hold a cluster: File exists.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
 def test_what_lies_in_a_temporary_folder_goes_with_the_cluster() -> None:

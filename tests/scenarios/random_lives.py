@@ -31,6 +31,8 @@ class Life:
     def __init__(self, kind: str, seed: int) -> None:
         self.topic = f"topic.of.{kind}-{seed}"  # with dots: it must not look like a topic id
         self._draw = random.Random(f"{kind} {seed}")
+        own = random.Random(f"member ids of {kind} {seed}")  # by whose order a coordinator gives out partitions
+        self._own_ids = {actor: f"{own.randbytes(4).hex()}-of-{actor}" for actor in ACTORS}
         self._kind, self._seed = kind, seed
         self._group = f"{kind}-{seed}"
         self._world = local_world(settings_of(""))
@@ -93,6 +95,12 @@ class Life:
         """Whether it is a consumer group without members."""
         groups = (machine.consumer_groups.get(self._group) for machine in self._machines)
         return any(group is not None and not group.members for group in groups)
+
+    def _has_dynamic(self, member_id: str) -> bool:
+        """Whether it is a consumer group with such a member, which has no instance id."""
+        groups = (machine.consumer_groups.get(self._group) for machine in self._machines)
+        members = [group.members[member_id] for group in groups if group is not None and member_id in group.members]
+        return any(member.instance_id is None for member in members)
 
     @property
     def _machines(self) -> list[GroupCoordinator]:
@@ -238,14 +246,16 @@ class Life:
         version = draw.randint(0, 1)
         epoch = self._epochs.get(actor, 0)
         choice = draw.random()
-        member_id = self._member_ids.get(actor, f"member-{actor}")
+        member_id = self._member_ids.get(actor, self._own_ids[actor])
         words = [f"ConsumerGroupHeartbeat.{version} group_id='{self._group}'"]
-        words.append(f"member_id='{self._pick(member_id, 'nobody', *self._member_ids.values())}'")
+        said = self._pick(member_id, "nobody", *self._member_ids.values())
+        words.append(f"member_id='{said}'")
         if epoch == 0 and actor not in self._epochs and draw.random() < 0.2:
             self._instances[actor] = f"instance-{actor}"
         is_joining = epoch <= 0 or choice < 0.15
         instance = self._instances.get(actor) if is_joining else self._instance(actor)
-        words += [] if instance is None else [f"instance_id='{instance}'"]
+        if instance is not None and not (is_joining and self._has_dynamic(said)):
+            words.append(f"instance_id='{instance}'")
         if is_joining:
             topics = draw.choice([f"['{self.topic}']"] * 5 + ["['no-topic']", "None"])
             words.append(f"member_epoch=0 rebalance_timeout_ms=60000 subscribed_topic_names={topics}")

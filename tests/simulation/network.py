@@ -15,6 +15,9 @@ from random import Random
 
 from protocol.schema import Message
 
+MOST_EVENTS = 200_000
+"""Far more than any history has."""
+
 Reply = Callable[[Message], None]
 Answered = Callable[[Message | None], None]
 
@@ -26,6 +29,7 @@ class Timeline:
         self.now_ms = 0
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
+        self.ran = 0
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> None:
         """Do something later."""
@@ -36,6 +40,8 @@ class Timeline:
         until_ms = self.now_ms + duration_ms
         while self._events and self._events[0][0] <= until_ms:
             self.now_ms, _, act = heapq.heappop(self._events)
+            self.ran += 1
+            assert self.ran < MOST_EVENTS, "something goes on without end"
             act()
             then()
         self.now_ms = until_ms
@@ -51,6 +57,8 @@ class Network:
         self.loss = random.choice((0.0, 0.0, 0.05, 0.3))
         self.slowest_ms = random.choice((20, 200, 1500))
         """What one message in ten may take."""
+        self.doubling = 0.02
+        """How many messages arrive twice."""
         self.cuts: set[tuple[int, int]] = set()
         """Directions in which nothing gets through."""
         self.is_troubled = True
@@ -80,7 +88,7 @@ class Network:
     def carry(self, source: int, target: int, arrive: Callable[[], None]) -> None:
         """Have something arrive, perhaps; perhaps twice."""
         random = self._random
-        for _ in range(2 if self.is_troubled and random.random() < 0.02 else 1):
+        for _ in range(2 if self.is_troubled and random.random() < self.doubling else 1):
             delay_ms = random.randint(0, 3) if random.random() < 0.9 else random.randrange(self.slowest_ms)
             if not self.is_troubled:
                 delay_ms = min(delay_ms, 3)

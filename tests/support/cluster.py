@@ -33,8 +33,9 @@ class Cluster:
     def __init__(self, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
         """Of each so many; {node} in a setting is the node's id."""
         self._folder = tempfile.TemporaryDirectory(prefix="barnabas-cluster-")
-        ports = free_ports(2 * nodes)
-        clients, controllers = ports[:nodes], ports[nodes:]
+        self.ports = free_ports(2 * nodes)
+        """The clients' first."""
+        clients, controllers = self.ports[:nodes], self.ports[nodes:]
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
         self.nodes: dict[int, Broker] = {}
         for number in range(1, nodes + 1):

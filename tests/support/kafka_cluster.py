@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from barnabas.cluster import free_ports
-from tests.support.cluster import CLUSTER_ID
+from tests.support.cluster import CLUSTER_ID, Cluster
 from tests.support.kafka import compile_java, tool_command
 from tests.support.kafka_tools import SOURCE, KafkaTools
 
@@ -27,12 +27,16 @@ SMALL = {
 
 
 class ApacheCluster(KafkaTools):
-    """The nodes, broker and controller at once, for as long as the `with` block lasts; their ids begin with 1."""
+    """The nodes, broker and controller at once, for as long as the `with` block lasts; their ids begin with 1.
 
-    def __init__(self, nodes: int, settings: Mapping[str, object]) -> None:
+    With `instead_of` a cluster of ours, which is stopped, they take its directories and ports.
+    """
+
+    def __init__(self, nodes: int, settings: Mapping[str, object], instead_of: Cluster | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="apache-cluster-")
-        ports = free_ports(2 * nodes)
+        ports = free_ports(2 * nodes) if instead_of is None else instead_of.ports
         self._settings = {**SMALL, **settings}
+        self._directories = self.folder if instead_of is None else instead_of.folder
         self.clients, self._controllers = ports[:nodes], ports[nodes:]
 
     @property
@@ -79,7 +83,7 @@ class ApacheCluster(KafkaTools):
             "inter.broker.listener.name": "PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            "log.dirs": self.folder / str(node),
+            "log.dirs": self._directories / str(node),
             **self._settings,
         }
         path = self.folder / f"{node}.properties"

@@ -24,6 +24,7 @@ from protocol.messages.produce_fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     PartitionData,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -337,6 +338,7 @@ class World:
         log_start_offset: int = -1,
         session: tuple[int, int] = (0, -1),
         rack: str = "",
+        forgotten: tuple[tuple[str, int], ...] = (),
     ) -> FetchRequest:
         topics: list[FetchTopic] = []
         for (name, index), offset in positions.items():
@@ -354,6 +356,7 @@ class World:
         request = FetchRequest(
             max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, isolation_level=isolation,
             session_id=session[0], session_epoch=session[1], topics=topics, rack_id=rack,
+            forgotten_topics_data=[ForgottenTopic(topic=name, partitions=[index]) for name, index in forgotten],
         )  # fmt: skip
         if version >= 15:
             request.replica_state = ReplicaState(replica_id=replica, replica_epoch=-1 if replica < 0 else 100 + replica)

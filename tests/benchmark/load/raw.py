@@ -91,7 +91,7 @@ class Peer:
         self.fileno = self._socket.fileno
 
     def answer(self) -> int:
-        """Read the next answer into the buffer, one of up to its size; its length."""
+        """Read the only answer that is under way into the buffer, one of up to its size; its length."""
         receive, buffer = self._socket.recv_into, self.buffer
         filled = 0
         while filled < 4 or filled < 4 + _LENGTH.unpack_from(buffer)[0]:

@@ -65,5 +65,5 @@ def _fill(site: Site, group: str, count: int) -> None:
         if number < count:
             peer.send(request)
         if number >= _IN_FLIGHT:
-            peer.answer()
+            peer.discard()
     peer.close()

@@ -1,6 +1,6 @@
 // Several nodes of Apache Kafka in one process, and its command-line tools beside them: each argument is a node's file of
 // settings. Lines of standard input are those of Tools.java, or "stop N" and "start N" for the N-th node, whose answer is
-// "0" when it is done. The nodes are formatted for the cluster that the system property "cluster.id" names.
+// "0" when it is done. Nodes that are not formatted yet are, for the cluster that the system property "cluster.id" names.
 
 import java.io.FileReader;
 import java.io.PrintStream;
@@ -21,7 +21,7 @@ public class Cluster {
         files = args;
         List<CompletableFuture<Void>> starts = new ArrayList<>();
         for (int node = 0; node < files.length; node++) {
-            String[] words = {"format", "-t", System.getProperty("cluster.id"), "-c", files[node]};
+            String[] words = {"format", "-t", System.getProperty("cluster.id"), "-c", files[node], "-g"};
             StorageTool.execute(words, new PrintStream(PrintStream.nullOutputStream()));
             nodes.add(null);
             int index = node;

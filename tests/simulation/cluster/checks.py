@@ -1,7 +1,7 @@
 """What must hold in a cluster after every event, and when all is well again.
 
 RULES    1. At most one node leads an epoch of the quorum, or of a partition, and in one life of its process; who begins to
-            lead has all that is committed.
+            lead has all that is committed; who hears late of an epoch that is over, what was committed when it was decided.
          2. What was committed anywhere, metadata or records, is never lost or changed.
          3. No high watermark goes back in one life of its leader, and none is beyond what is committed. Up to there all
             replicas are the same.
@@ -55,6 +55,8 @@ class Copy:
         self.agreed = 0
         """So many of them were compared with what is committed."""
         self.was_leader = False
+        self.seen: tuple[int, int, bool, int] | None = None
+        """The log's end, the high watermark, whether it leads, and the epoch."""
 
     @property
     def end(self) -> int:
@@ -77,6 +79,8 @@ class Checks:
         self.committed: dict[Key, list[Entry]] = {}
         self._copies: dict[tuple[int, Key], Copy] = {}
         self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
+        self._decided: dict[tuple[Key, int], int] = {}
+        """How many entries were committed when the first image told of an epoch."""
         self._watermarks: dict[tuple[int, int, Key, int], int] = {}
         self._acknowledged: list[tuple[int, tuple[str, int], int]] = []
         self._quorum = QuorumChecks(world)
@@ -96,9 +100,9 @@ class Checks:
         for node_id, key, offset in acknowledged:
             self._check_acknowledged(node_id, key, offset)
 
-    def voted(self, voter_id: int, request: Message, message: Message) -> None:
-        """A vote has left."""
-        self._quorum.voted(voter_id, request, message)
+    def voted(self, voter_id: int, request: Message, message: Message) -> bool:
+        """An answer to who wants votes has left; whether it is a vote."""
+        return self._quorum.voted(voter_id, request, message)
 
     def left(self, process: Process) -> None:
         """A process ends as it was asked to: what it made durable in the end it may have told of."""
@@ -116,6 +120,10 @@ class Checks:
         key = (partition.topic_id, partition.index)
         node_id, committed = process.node_id, self.committed.setdefault(key, [])
         copy = self._copies.setdefault((node_id, key), Copy())
+        state = (partition.log.log_end_offset, partition.high_watermark, partition.is_leader, partition.leader_epoch)
+        if copy.log is partition.log and copy.seen == state:
+            return
+        copy.seen = state
         if copy.log is not partition.log:
             self._begin(node_id, key, copy, partition)
         self._read(copy, partition.log)
@@ -154,7 +162,8 @@ class Checks:
         if first is None:
             self._leaders[key, epoch] = who
             self._world.tell(f"node {who[0]} leads {name} from {copy.end} on")
-            has_all = copy.entries[: len(self.committed[key])] == self.committed[key]
+            committed = self.committed[key][: self._committed_before(key, epoch)]
+            has_all = copy.entries[: len(committed)] == committed
             assert has_all, f"node {who[0]} begins to lead {name} without all that is committed"
         else:
             assert first == who, f"nodes {first[0]} and {who[0]} both lead {name}, or one does twice"
@@ -162,6 +171,13 @@ class Checks:
         known, now = self._watermarks.get(life, 0), partition.high_watermark
         assert now >= known, f"the high watermark of {name} went back from {known} to {now}"
         self._watermarks[life] = now
+
+    def _committed_before(self, key: Key, epoch: int) -> int:
+        """So many entries were committed when an epoch was decided; fewer where nobody published that image."""
+        state = self._state(key)
+        if state is None or state.leader_epoch < epoch:
+            return len(self.committed[key])
+        return max((count for (of, e), count in self._decided.items() if of == key and e <= epoch), default=0)
 
     @staticmethod
     def _agree(name: str, copy: Copy, committed: list[Entry], watermark: int) -> None:
@@ -213,6 +229,8 @@ class Checks:
             for index in indexes:
                 state, before = image.topics_by_id[topic_id].partitions[index], self._state((topic_id, index))
                 if before is None or (before.leader, before.isr) != (state.leader, state.isr):
+                    key = (topic_id, index)
+                    self._decided.setdefault((key, state.leader_epoch), len(self.committed.get(key, ())))
                     name = f"{image.topics_by_id[topic_id].name}-{index}"
                     isr = ", ".join(map(str, state.isr))
                     self._world.tell(
@@ -310,8 +328,9 @@ class QuorumChecks:
         self._check_watermark(node_id, process)
 
     def note_durable(self, process: Process) -> None:
-        """How far a node's log of the metadata is durable now."""
-        self._flushed[process.node_id] = process.metadata_log.flushed_offset
+        """How far a node's log of the metadata is durable now; a new process does not know what the one before it synced."""
+        node_id, log = process.node_id, process.metadata_log
+        self._flushed[node_id] = min(max(self._flushed.get(node_id, 0), log.flushed_offset), log.next_offset)
 
     def _check_watermark(self, node_id: int, process: Process) -> None:
         watermark, log = process.node.raft.high_watermark, process.metadata_log
@@ -338,13 +357,15 @@ class QuorumChecks:
                 f"metadata up to {watermark} are committed, but durable on {having} voters only"
             )
 
-    def voted(self, voter_id: int, request: Message, message: Message) -> None:
+    def voted(self, voter_id: int, request: Message, message: Message) -> bool:
         """Rule 8."""
         asked, answer = only_partition(request), only_partition(message)
-        if isinstance(request, VoteRequest) and answer is not None and answer.vote_granted and not asked.pre_vote:
-            candidate = ReplicaKey(asked.replica_id, asked.replica_directory_id)
-            first = self._votes.setdefault((voter_id, asked.replica_epoch), candidate)
-            assert first == candidate, f"node {voter_id} voted twice in epoch {asked.replica_epoch}"
+        if not isinstance(request, VoteRequest) or answer is None or not answer.vote_granted or asked.pre_vote:
+            return False
+        candidate = ReplicaKey(asked.replica_id, asked.replica_directory_id)
+        first = self._votes.setdefault((voter_id, asked.replica_epoch), candidate)
+        assert first == candidate, f"node {voter_id} voted twice in epoch {asked.replica_epoch}"
+        return True
 
     def all_agree(self) -> None:
         """Somebody leads, and all have all."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TOPIC = "t"
 ATTEMPT_MS = 500
+PEACE_PACE_MS = 100
 
 
 class Clients:
@@ -31,6 +32,7 @@ class Clients:
         self._values = count()
         self.partitions = world.random.choice((1, 2, 3))
         self._pace_ms = world.random.choice((20, 100, 300))
+        """How much time there is between two batches, at the most."""
         self.is_created = False
         self.is_writing = True
         self.acknowledged = 0
@@ -67,6 +69,10 @@ class Clients:
             process, partition = world.random.choice(leaders)
             process.do(lambda: self._append(process, partition))
         world.after(world.random.randrange(1, self._pace_ms), self.write)
+
+    def slow_down(self) -> None:
+        """Write no more than a little."""
+        self._pace_ms = max(self._pace_ms, PEACE_PACE_MS)
 
     def _leaders(self, index: int) -> list[tuple[Process, Partition]]:
         found = []

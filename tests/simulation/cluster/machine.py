@@ -2,6 +2,7 @@
 
 RULES    1. A kill leaves what was written; a loss of power leaves what was synced, and of the rest what a disk may keep.
          2. A machine that crashed owes what it may have lost until it is in sync again everywhere (`owes`).
+         3. A follower can keep up: its disk and its answers are not slower than what is written, and than the lag allows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from broker.config import BrokerConfig, load_config
 from tests.simulation.cluster.process import CLIENTS_PORT, CONTROLLERS_PORT, DIRECTORY, HOST, Around, Process
 from tests.simulation.file_system import FileSystem
 from tests.simulation.simulated_disk import SimulatedDisk
+
+QUICK_MS = 100
+"""What the slowest change of a disk takes that keeps up with anything."""
 
 
 class Machine:
@@ -34,6 +38,11 @@ class Machine:
     def is_up(self) -> bool:
         """Whether a process runs, or stands still."""
         return self.process is not None
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether its process is about to crash."""
+        return self.process is not None and self.process.disk.fuse is not None
 
     @property
     def is_running(self) -> bool:
@@ -86,18 +95,19 @@ def settings(node_id: int, voters: list[int], given: dict[str, str]) -> BrokerCo
     return load_config(None, {**given, **own})
 
 
-def drawn(random: Random) -> dict[str, str]:
-    """Settings of all nodes of a cluster, short times among them: a history has ten seconds."""
+def drawn(random: Random, slowest_disk_ms: int) -> dict[str, str]:
+    """Settings of all nodes of a cluster, short times among them: a history has ten seconds (rule 3)."""
+    is_quick = slowest_disk_ms <= QUICK_MS
     return {
         "min.insync.replicas": "2",
         "default.replication.factor": "3",
         "broker.heartbeat.interval.ms": "200",
         "broker.session.timeout.ms": random.choice(("600", "1500")),
-        "replica.lag.time.max.ms": random.choice(("400", "1500")),
+        "replica.lag.time.max.ms": random.choice(("400", "1500")) if is_quick else "1500",
         "replica.fetch.wait.max.ms": "300",
         "replica.fetch.backoff.ms": "100",
         "replica.socket.timeout.ms": "600",
-        "replica.fetch.response.max.bytes": random.choice(("300", "100000")),
+        "replica.fetch.response.max.bytes": random.choice(("300", "100000")) if is_quick else "100000",
         "replica.high.watermark.checkpoint.interval.ms": random.choice(("300", "5000")),
         "controller.quorum.election.timeout.ms": "300",
         "controller.quorum.election.backoff.max.ms": "300",

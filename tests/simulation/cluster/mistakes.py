@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
@@ -16,11 +17,12 @@ import replication.controller.controller
 import replication.controller.elections
 import replication.controller.heartbeats
 import replication.controller.isr_changes
-import replication.raft.standing
+from replication.controller.isr_changes import _why_ineligible
 from replication.controller.partition_changes import TopicRules
 from replication.following import Done as Followed
 from replication.following import Following
 from replication.image import MetadataImage
+from replication.metadata_log import MetadataLog
 from replication.metadata_snapshots import MetadataSnapshots
 from replication.partition import Partition
 from replication.replica_manager import ReplicaManager
@@ -84,6 +86,11 @@ def a_join_before_all_is_there(patch: MonkeyPatch) -> None:
     patch.setattr(Partition, "isr_with", any_fetch)
 
 
+def records_that_count_before_they_are_durable(patch: MonkeyPatch) -> None:
+    """With flush.messages=1: leader and followers count what is written."""
+    patch.setattr(Partition, "needs_sync", property(lambda _: False))
+
+
 def fetches_that_nobody_compares(patch: MonkeyPatch) -> None:
     """The epoch of a follower's last record is not looked at."""
     patch.setattr(Partition, "_check_divergence", lambda _self, _position: None)
@@ -117,6 +124,15 @@ def a_follower_that_keeps_what_the_leader_has_not(patch: MonkeyPatch) -> None:
 
 
 # ---- controllers -----------------------------------------------------------------------------------------
+
+
+def wishes_whose_epochs_nobody_compares(patch: MonkeyPatch) -> None:
+    """AlterPartition of a leader that is none any more, or that knows an older ISR."""
+
+    def why_not(image: MetadataImage, _broker_id: int, _state: Any, wanted: Any) -> Any:
+        return _why_ineligible(image, wanted.new_isr_with_epochs)
+
+    patch.setattr(replication.controller.isr_changes, "_why_not", why_not)
 
 
 def a_fenced_broker_that_keeps_its_partitions(patch: MonkeyPatch) -> None:
@@ -153,6 +169,19 @@ def a_controller_that_decides_on_what_is_committed_only(patch: MonkeyPatch) -> N
 # ---- the quorum ------------------------------------------------------------------------------------------
 
 
+def metadata_that_count_before_they_are_durable(patch: MonkeyPatch) -> None:
+    """What is written is taken for synced."""
+
+    def hasty(self: MetadataLog) -> None:
+        end = self._log.log_end_offset
+        if not self._is_syncing and self._awaiting_flush and self._awaiting_flush[0][0] <= end:
+            self._is_syncing = True
+            self._log.sync_work()
+            self._worker.sync(self.directory, lambda: lambda: None, partial(self._synced, end))
+
+    patch.setattr(MetadataLog, "_sync_what_is_whole", hasty)
+
+
 def snapshots_without_the_last_record(patch: MonkeyPatch) -> None:
     """They say that they go one record further than they do."""
     take = MetadataSnapshots.take
@@ -170,12 +199,15 @@ MISTAKES: tuple[Plant, ...] = (
     a_high_watermark_that_does_not_wait_for_who_joins,
     a_shrink_that_counts_before_it_is_granted,
     a_join_before_all_is_there,
+    records_that_count_before_they_are_durable,
     fetches_that_nobody_compares,
     a_cut_at_the_high_watermark,
     a_follower_that_keeps_what_the_leader_has_not,
+    wishes_whose_epochs_nobody_compares,
     a_fenced_broker_that_keeps_its_partitions,
     a_crash_that_changes_nothing,
     elections_that_are_unclean,
     a_controller_that_decides_on_what_is_committed_only,
+    metadata_that_count_before_they_are_durable,
     snapshots_without_the_last_record,
 )

@@ -271,7 +271,7 @@ class Process:
         life.on_failed = _fail
         life.on_active = self._begin
         self._directories = DirectoryRequests(self.channel, life, self.log_manager, self.node_id, clock)
-        self.replicas.on_isr_wanted = IsrRequests(self.channel, life, self.node_id, clock).want
+        self.replicas.on_isr_wanted = IsrRequests(self.channel, life, self.node_id, self.deadlines, clock).want
         self._fetchers = Fetchers(
             self._soon,
             self.node_id,

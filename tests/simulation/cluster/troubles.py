@@ -1,11 +1,15 @@
 """What goes wrong in a history of a cluster, and when.
 
 RULES    1. Trouble begins when the cluster serves: there is a topic, and all its replicas are in sync.
-         2. One trouble at a time; in between something is mended. Half of the crashes fall amid a change of the disk.
-         3. Every history ends in peace: the network is whole and all nodes run. Something is written then, and all agree.
+         2. One trouble at a time; in between something is mended. Half of the crashes fall amid a change of the disk, some of
+            them in a start.
+         3. Every history ends in peace: the network is whole and all nodes run. Something is written then, no more than those
+            can take over who have much to catch up with, and all agree.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from tests.simulation.cluster.clients import Clients
 from tests.simulation.cluster.machine import Machine
@@ -17,7 +21,7 @@ PEACE_MS = 5_000
 STEP_MS = 200
 
 FAULTS = (
-    "crash", "crash a leader", "crash the controller", "blink", "blink", "blink of a leader", "stop",
+    "crash", "crash a leader", "crash the controller", "crash all", "blink", "blink", "blink of a leader", "stop",
     "start", "start", "start", "pause", "pause a leader", "pause the controller",
     "cut", "cut one way", "cut a leader", "cut the controller", "mend", "mend",
 )  # fmt: skip
@@ -48,6 +52,7 @@ class Troubles:
         world.after(world.random.randrange(self._pace_ms), self._next)
         world.run_for(TROUBLE_MS)
         world.end_trouble()
+        clients.slow_down()
         world.run_for(PEACE_MS)
         clients.is_writing = False
         world.run_for(STEP_MS)
@@ -89,10 +94,15 @@ class Troubles:
         if "mend" in kind:
             world.tell("the network is mended")
             world.network.heal()
+        elif kind == "crash all":
+            for other in world.machines.values():
+                if other.is_up and world.may_crash(other):
+                    world.crash(other, power_loss=1.0)
+                    world.after(world.random.randrange(1500), partial(world.start, other))
         elif "crash" in kind or "blink" in kind:
             self._crash(machine, is_blink="blink" in kind)
         elif kind == "start":
-            world.start(machine)
+            self._start(machine)
         elif kind == "stop":
             self._stop(machine)
         elif "pause" in kind:
@@ -108,12 +118,16 @@ class Troubles:
         if machine.process is None or not world.may_crash(machine):
             return
         if machine.is_running and world.random.random() < 0.5:
-            machine.owes = True
             machine.process.disk.fuse = world.random.randrange(6)  # rule 2
         else:
             world.crash(machine)
         if is_blink:
             world.after(world.random.randrange(100), lambda: world.start(machine))
+
+    def _start(self, machine: Machine) -> None:
+        random = self._world.random
+        is_short = random.random() < 0.3 and self._world.may_crash(machine)
+        self._world.start(machine, random.randrange(40) if is_short else None)  # rule 2
 
     def _stop(self, machine: Machine) -> None:
         world = self._world

@@ -3,7 +3,8 @@
 RULES    1. After every event the checks look at the nodes that did something (`checks.py`).
          2. A node is asked over the network, itself too; an answer goes the same way back.
          3. In some histories messages go as bytes.
-         4. Of disks, a history has one kind. *Durable*: followers and leaders sync before they acknowledge, any crash may lose
+         4. In some histories a voter crashes right after it voted, and is back soon.
+         5. Of disks, a history has one kind. *Durable*: followers and leaders sync before they acknowledge, any crash may lose
             power. *Killed*: no power is lost. *Cached*: nothing is synced, and so few machines crash at a time that one is left
             that has everything.
 NOT HERE What goes wrong, and when (`troubles.py`), time and the network (`tests/simulation/network.py`).
@@ -26,10 +27,12 @@ from tests.simulation.network import Answered, Network, Reply, Timeline
 from tests.simulation.simulated_disk import Ended
 
 MIN_ISR = 2
+TOPOLOGIES = ((3, 0), (3, 0), (3, 0), (3, 0), (3, 1), (3, 2), (1, 2), (5, 0), (3, 4), (7, 0))
+"""How many nodes are controllers and brokers, and how many brokers only."""
 
 
 class Kind(Enum):
-    """Rule 4."""
+    """Rule 5."""
 
     DURABLE = "durable"
     KILLED = "killed"
@@ -43,11 +46,13 @@ class World:
         self.random = random = Random(seed)
         self._timeline = Timeline()
         self.network = Network(self._timeline, random)
+        self.network.doubling = random.choice((0.02, 0.02, 0.2))
         self.kind = random.choice(list(Kind))
         self.is_wired = random.random() < 0.15
         self.slowest_disk_ms = random.choice((5, 100, 400))
-        voters, brokers = random.choice(((3, 0), (3, 0), (3, 0), (3, 1), (3, 2), (1, 2), (5, 0)))
-        given = drawn(random)
+        voters, brokers = random.choice(TOPOLOGIES)
+        self._crashing_votes = random.choice((0.0, 0.0, 0.3))
+        given = drawn(random, self.slowest_disk_ms)
         if self.kind is Kind.DURABLE:
             given["log.flush.interval.messages"] = "1"
         ids = range(1, voters + brokers + 1)
@@ -111,15 +116,23 @@ class World:
                 return False
 
             def answer(message: Message) -> None:
-                if isinstance(message, VoteResponse):
-                    self.checks.voted(target, request, message)
                 reply(self._carried(message))
+                if isinstance(message, VoteResponse):
+                    self._voted(target, request, message)
 
             asked = copy.copy(request)
             process.do(lambda: take(process, asked, answer))
             return True
 
         self.network.ask(source, target, deliver, answered, timeout_ms)
+
+    def _voted(self, voter_id: int, request: Message, answer: VoteResponse) -> None:
+        """Rule 4."""
+        if not self.checks.voted(voter_id, request, answer) or not self.is_troubled:
+            return
+        machine, random = self.machines[voter_id], self.random
+        if random.random() < self._crashing_votes and self.may_crash(machine):
+            self.after(random.randrange(20), lambda: self.blink(machine))
 
     def _carried(self, message: Message) -> Message:
         """Rule 3."""
@@ -140,12 +153,18 @@ class World:
             self.crash(machine)
         self.touched(machine.node_id)
 
-    def crash(self, machine: Machine) -> None:
-        """A process ends amid whatever it does."""
-        loses_power = self.kind is Kind.CACHED or (self.kind is Kind.DURABLE and self.random.random() < 0.6)
+    def crash(self, machine: Machine, power_loss: float = 0.6) -> None:
+        """A process ends amid whatever it does; where disks are durable, so likely with the power."""
+        loses_power = self.kind is Kind.CACHED or (self.kind is Kind.DURABLE and self.random.random() < power_loss)
         self.tell(f"node {machine.node_id} {'loses power' if loses_power else 'is killed'}")
         machine.crash(loses_power=loses_power)
         self.checks.crashed(machine.node_id)
+
+    def blink(self, machine: Machine) -> None:
+        """A process ends amid whatever it does, if there is one, and another begins soon."""
+        if machine.is_up and self.is_troubled:
+            self.crash(machine)
+            self.after(self.random.randrange(100), lambda: self.start(machine))
 
     def ended(self, node_id: int) -> None:
         """A process has ended, as it was asked to."""
@@ -158,12 +177,13 @@ class World:
         self.after(self.random.randrange(2000) if self.is_troubled else 0, lambda: self.start(machine))
 
     def may_crash(self, machine: Machine) -> bool:
-        """Rule 4."""
+        """Rule 5."""
         if self.kind is not Kind.CACHED:
             return True
         self.forgive()
         return all(
-            sum(other.owes for other in self.machines.values() if other.node_id in replicas) < MIN_ISR - 1
+            sum(other.owes or other.is_armed for other in self.machines.values() if other.node_id in replicas)
+            < MIN_ISR - 1
             for replicas in self.checks.replicas_beside(machine.node_id)
         )
 

@@ -187,6 +187,21 @@ def test_what_was_turned_away_comes_first(rig: Rig) -> None:
     assert rig.admit(producer, old, sequence=3) == {}
 
 
+def test_what_was_turned_away_may_have_come_in_elsewhere(rig: Rig) -> None:
+    """Rule 3: a partition that was led by others meanwhile does not wait for it."""
+    producer = begin(rig.coordinator)
+    add(rig.coordinator, producer, 0)
+    index = abs_hash("tx") % 5
+    rig.coordinator.transactions.resigned(index)
+    old = Support.OLD
+    assert rig.admit(producer, old, sequence=2) == {T0: ErrorCode.NOT_ENOUGH_REPLICAS}
+    rig.coordinator.transactions.elected(index, 7)
+    rig.coordinator.advance(5)
+    assert rig.admit(producer, old, sequence=3) == {T0: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
+    rig.partitions.partition().leader_epoch += 2
+    assert rig.admit(producer, old, sequence=3) == {}
+
+
 @pytest.mark.parametrize(("epoch", "version", "is_kept"), [(1, 2, True), (2, 2, False), (1, 0, False)])
 def test_a_marker_ends_what_was_turned_away(rig: Rig, epoch: int, version: int, is_kept: bool) -> None:
     """Rule 3: but not where it ends the transaction before, whose marker has the epoch of the next one since version 2."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ErrorCode
+from replication.replica_manager import MAX_LAG_MS
 from tests.support.replica_world import Client, World, batch, fetched, named, note_looks, offsets
 
 ONE = len(batch())
@@ -88,6 +89,35 @@ def test_movement_of_the_high_watermark_alone_is_told_to_a_follower(world):
     assert fetched(answer).high_watermark == 1
     assert fetched(answer).records == b""
     assert follower.fetch().message.responses == []
+
+
+def test_follower_with_nothing_to_fetch_is_caught_up_as_long_as_it_asks(world):
+    """Rule 3 of replication/followers.py: a record that comes after a long rest is no lag, as little as in Apache Kafka."""
+    world.create("r", replicas=(1, 2))
+    follower = Client(world, max_wait_ms=0, replica=2)
+    follower.fetch({("r", 0): 0, ("t", 0): 0})
+    partition = world.replicas.find("r", 0)
+    for _ in range(10):
+        world.pass_time(10_000)
+        follower.fetch()
+    world.load("r")
+    world.pass_time(MAX_LAG_MS)
+    assert partition.isr_without_laggards(world.mono_ms, MAX_LAG_MS) is None
+    follower.fetch({("t", 0): 0})  # it does not say that it has the record: it was caught up the last time, not now
+    world.pass_time(1)
+    assert partition.isr_without_laggards(world.mono_ms, MAX_LAG_MS) == (1,)
+
+
+def test_follower_that_forgets_a_partition_is_not_caught_up_by_what_else_it_asks(world):
+    """Rule 3 of replication/followers.py: only what is asked for counts."""
+    world.create("r", replicas=(1, 2))
+    follower = Client(world, max_wait_ms=0, replica=2)
+    follower.fetch({("r", 0): 0, ("t", 0): 0})
+    follower.fetch(forgotten=(("r", 0),))
+    world.pass_time(MAX_LAG_MS + 1)
+    follower.fetch()
+    world.load("r")
+    assert world.replicas.find("r", 0).isr_without_laggards(world.mono_ms, MAX_LAG_MS) == (1,)
 
 
 def test_parked_incremental_fetch_is_woken_by_its_partitions(world):

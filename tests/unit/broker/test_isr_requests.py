@@ -16,6 +16,9 @@ from protocol.messages.quorum import (
     AlterPartitionResponsePartition,
     AlterPartitionResponseTopic,
 )
+from replication.deadlines import Deadlines
+
+LATER_MS = 1000
 
 
 class SlowChannel:
@@ -51,11 +54,16 @@ def controller() -> SlowChannel:
 
 
 @pytest.fixture
-def requests(controller: SlowChannel) -> IsrRequests:
-    clock: Any = SimpleNamespace(wall_ms=lambda: 0)
+def deadlines() -> Deadlines:
+    return Deadlines()
+
+
+@pytest.fixture
+def requests(controller: SlowChannel, deadlines: Deadlines) -> IsrRequests:
+    clock: Any = SimpleNamespace(wall_ms=lambda: 0, mono_ms=lambda: 0)
     channel: Any = controller
     life: Any = SimpleNamespace(epoch=11)
-    return IsrRequests(channel, life, 1, clock)
+    return IsrRequests(channel, life, 1, deadlines, clock)
 
 
 @pytest.fixture
@@ -84,19 +92,49 @@ def test_a_wish_names_the_epochs_of_all(controller: SlowChannel, partition: Any)
     assert partition.wanted_isr == (1, 2, 3)
 
 
+@pytest.mark.parametrize("code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
+def test_a_wish_of_which_nothing_was_done_is_forgotten(
+    controller: SlowChannel, partition: Any, deadlines: Deadlines, code: ErrorCode
+) -> None:
+    """Rule 3: and the high watermark need not wait any more for who was to join."""
+    controller.asked[0][1](answer(code))
+    assert (partition.wanted_isr, partition.moved) == (None, 1)
+    deadlines.run_due(LATER_MS)
+    assert len(controller.asked) == 1, "whoever still wants it asks"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH])
+def test_a_wish_that_may_have_been_granted_stands_until_the_metadata_tell(
+    controller: SlowChannel, partition: Any, deadlines: Deadlines, code: ErrorCode
+) -> None:
+    """Rule 4: the answer may be to the same request, asked again because the first answer was lost."""
+    controller.asked[0][1](answer(code))
+    assert (partition.wanted_isr, partition.moved) == ((1, 2, 3), 0)
+    deadlines.run_due(LATER_MS)
+    assert len(controller.asked) == 1
+
+
 @pytest.mark.parametrize(
     ("code", "top"),
     [
-        (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.NONE),
-        (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NONE),
+        (ErrorCode.NOT_CONTROLLER, ErrorCode.NONE),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE),
         (ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH),
     ],
 )
-def test_a_refused_wish_is_forgotten(controller: SlowChannel, partition: Any, code: ErrorCode, top: ErrorCode) -> None:
-    """Rule 3: and the high watermark need not wait any more for who was to join."""
-    controller.asked[0][1](answer(code, top))
-    assert (partition.wanted_isr, partition.moved) == (None, 1)
-    assert len(controller.asked) == 1, "whoever still wants it asks"
+def test_a_wish_of_which_nothing_is_known_is_asked_for_again_unless_the_metadata_moved_on(
+    controller: SlowChannel, partition: Any, deadlines: Deadlines, code: ErrorCode, top: ErrorCode
+) -> None:
+    """Rule 4: after a while."""
+    for turn in (1, 2):
+        controller.asked[-1][1](answer(code, top))
+        assert (partition.wanted_isr, partition.moved, len(controller.asked)) == ((1, 2, 3), 0, turn)
+        deadlines.run_due(LATER_MS)
+        assert len(controller.asked) == turn + 1
+    controller.asked[-1][1](answer(code, top))
+    partition.wanted_isr = None
+    deadlines.run_due(LATER_MS)
+    assert len(controller.asked) == 3
 
 
 def test_a_granted_wish_and_a_newer_one_are_left_alone(controller: SlowChannel, partition: Any) -> None:
@@ -121,5 +159,5 @@ def test_what_is_wanted_meanwhile_is_asked_for_together(
     controller.asked[0][1](answer(ErrorCode.NONE))
     assert [one.partition_index for one in controller.asked[1][0].topics[0].partitions] == [5]
     controller.asked[1][1](answer(ErrorCode.NONE))
-    assert later[0].wanted_isr is None, "nothing was said of it"
+    assert later[0].wanted_isr == (1, 2, 3), "nothing was said of it"
     assert len(controller.asked) == 2

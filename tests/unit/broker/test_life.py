@@ -25,6 +25,7 @@ from replication.deadlines import Deadlines
 
 OWN, OTHER = 1, 2
 INTERVAL_MS = 2000
+TIMEOUT_MS = 60_000
 
 
 class Rig:
@@ -41,7 +42,7 @@ class Rig:
             OWN, local, self.publisher, lambda *asked: self.asked.append(asked), self.deadlines, clock
         )
         registration = Registration(OWN, "cluster", b"I" * 16, (), (b"D" * 16,))
-        self.life = BrokerLife(self.channel, registration, self.deadlines, clock, INTERVAL_MS)
+        self.life = BrokerLife(self.channel, registration, self.deadlines, clock, INTERVAL_MS, TIMEOUT_MS)
         self.active = 0
         self.life.on_active = self._is_active
 
@@ -150,6 +151,30 @@ def test_it_wants_to_be_fenced_while_a_disk_is_full(rig: Rig) -> None:
     assert not rig.beat().want_fence
 
 
+def test_it_stands_aside_while_it_is_fenced_for_a_full_disk(rig: Rig) -> None:
+    """Rule 5: it begins so only where a disk is full, and ends it when it is fenced no more."""
+    told: list[bool] = []
+    rig.life.on_aside = told.append
+    rig.registered()
+    rig.beat(is_fenced=True)
+    assert told == [], "that it is fenced otherwise, the metadata tell it"
+    rig.life.has_room = lambda: False
+    rig.life.tell()
+    rig.wait(50)
+    rig.beat()
+    rig.wait(INTERVAL_MS)
+    for is_fenced in (True, True):
+        rig.beat(is_fenced=is_fenced)
+        rig.wait(INTERVAL_MS)
+    assert told == [True]
+    rig.life.has_room = lambda: True
+    rig.beat(is_fenced=True)
+    rig.wait(50)
+    assert told == [True], "who leads now is still to be heard"
+    rig.beat()
+    assert told == [True, False]
+
+
 def test_an_older_registration_of_the_same_number_means_nothing(rig: Rig) -> None:
     """Rule 2: what the metadata say at the start is of the process before this one."""
     rig.channel.leader_changed(OTHER)
@@ -196,6 +221,44 @@ def test_who_does_not_fit_ends(rig: Rig) -> None:
     rig.life.register()
     rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
     assert said == ["the controller refuses this broker: INCONSISTENT_CLUSTER_ID; its log says why"]
+
+
+def test_it_gives_up_when_no_controller_is_found(rig: Rig) -> None:
+    """Rule 6."""
+    said: list[str] = []
+    rig.life.on_failed = said.append
+    rig.life.start()
+    rig.wait(TIMEOUT_MS - 1)
+    assert said == []
+    rig.wait(1)
+    assert [text.partition(":")[0] for text in said] == ["no controller that leads this cluster was found within 60 s"]
+
+
+def test_it_gives_up_when_another_process_has_its_id(rig: Rig) -> None:
+    """Rule 6: one that was killed is missed by then; this one is not. It is told of once."""
+    said: list[str] = []
+    rig.life.on_failed = said.append
+    rig.channel.leader_changed(OTHER)
+    rig.life.start()
+    duplicate = BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    while not said:
+        _, _, reply = rig.next()
+        reply(duplicate)
+        rig.wait(500)
+    assert said == ["another process is node 1: end it, or set another node.id here"]
+    assert rig.now_ms == 1000 + TIMEOUT_MS
+
+
+def test_who_was_taken_once_does_not_give_up(rig: Rig) -> None:
+    """Rule 6 is about the start."""
+    said: list[str] = []
+    rig.life.on_failed = said.append
+    rig.channel.leader_changed(OTHER)
+    rig.life.start()
+    rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=5))
+    rig.channel.leader_changed(-1)
+    rig.wait(2 * TIMEOUT_MS)
+    assert said == []
 
 
 def test_it_leaves_when_nobody_needs_it(rig: Rig) -> None:

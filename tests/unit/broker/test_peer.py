@@ -9,7 +9,7 @@ from typing import Any
 
 import uvloop
 
-from broker.network.peer import Address, Peer
+from broker.network.peer import Address, Caller, Peer
 from protocol.messages.metadata import MetadataRequest
 from protocol.schema import Message
 
@@ -32,7 +32,7 @@ def test_who_has_closed_it_makes_no_connection_any_more() -> None:
         listener.listen()
         listener.setblocking(False)
         where = Address(*listener.getsockname())
-        peer = Peer(loop, lambda: where, "test", NoDeadlines(), lambda: 0, 5000)  # type: ignore[arg-type]
+        peer = Peer(Caller(loop, "test", NoDeadlines(), lambda: 0, 5000), lambda: where)  # type: ignore[arg-type]
         peer.close()
         told = asyncio.Event()
         peer.ask(MetadataRequest(topics=None), lambda answer: (answers.append(answer), told.set()))

@@ -181,6 +181,18 @@ def test_only_a_named_leader_raises_the_leader_epoch() -> None:
     assert changes.is_empty
 
 
+def test_who_stands_aside_leads_nothing() -> None:
+    """Epochs stay, so that the record that takes the leadership away is news; the image itself does not change."""
+    image, _ = after(*topic("a", A, 2), *topic("b", B))
+    image, _ = after(stored.PartitionChangeRecord(partition_id=1, topic_id=A, leader=2), image=image)
+    aside, changes = image.led_by_others(1)
+    assert changes.partitions == {A: {0}, B: {0}}
+    old = image.topics_by_id[A].partitions
+    assert old[0].leader == 1
+    assert aside.topics_by_name["a"].partitions == {0: old[0]._replace(leader=-1), 1: old[1]}
+    assert (aside.offset, aside.epoch) == (image.offset, image.epoch)
+
+
 def test_new_replicas_keep_the_directories_of_those_that_stay() -> None:
     """Rule 2: a change of replicas without directories says nothing about the old ones' directories."""
     image, _ = after(*topic("a", A))

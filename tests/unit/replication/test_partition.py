@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
+from replication.image import PartitionState
 from replication.partition import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -95,6 +96,16 @@ def test_high_watermark_counts_a_replica_that_the_controller_was_asked_to_add():
     assert rig.partition.high_watermark == 0
     rig.fetch(2, 5)
     assert rig.partition.high_watermark == 5
+
+
+def test_what_was_asked_for_stands_until_the_partition_has_changed():
+    """Rule 2: news that are of something else do not say that it was refused."""
+    rig = Rig(replicas=(1, 2), isr=(1,))
+    rig.partition.wanted_isr = (1, 2)
+    rig.partition.lead(state(replicas=(1, 2), isr=(1,)), 0)
+    assert rig.partition.wanted_isr == (1, 2)
+    rig.partition.lead(PartitionState((1, 2), (1, 2), SELF, 0, 1), 0)
+    assert rig.partition.wanted_isr is None
 
 
 def test_high_watermark_never_goes_back():

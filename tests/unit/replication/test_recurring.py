@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from protocol.messages import stored
 from protocol.messages.admin import IncrementalAlterConfigsRequest
@@ -49,6 +50,30 @@ def test_who_leads_no_longer_does_nothing_by_itself(tmp_path: Path) -> None:
     world.controller.lead_no_longer()
     world.wait(5_000)
     assert since(world, offset) == []
+
+
+def test_who_is_deposed_by_what_it_does_does_nothing_more_by_itself(tmp_path: Path) -> None:
+    """What is written down may bring the news that another node leads: its log is not to be written to any more."""
+    world = world_with(tmp_path, SIGNS)
+    join(world)
+    end_with_the_next_append(world)
+    offset = world.log.next_offset
+    world.wait(500)
+    assert since(world, offset) == [stored.NoOpRecord()]
+    world.wait(5_000)
+    assert since(world, offset) == [stored.NoOpRecord()]
+
+
+def end_with_the_next_append(world: ControllerWorld) -> None:
+    """The controller hears that another one leads, before its append returns."""
+    append = world.log.append
+
+    def last(*given: Any, **named: Any) -> int:
+        offset = append(*given, **named)
+        world.controller.lead_no_longer()
+        return offset
+
+    world.log.append = last  # type: ignore[method-assign]
 
 
 def test_leaders_go_back_to_the_first_replica_when_it_is_in_sync_again(tmp_path: Path) -> None:
@@ -114,6 +139,19 @@ def test_a_topic_that_begins_to_allow_it_has_its_partitions_led_at_once(tmp_path
     allow_unclean(world)
     now = state(world, topic_id)
     assert (now.leader, now.isr, now.leader_recovery_state) == (1, (1,), 1)
+
+
+def test_who_is_deposed_by_the_new_setting_elects_nobody(tmp_path: Path) -> None:
+    """The next leader does, when it looks."""
+    world = world_with(tmp_path, NEVER)
+    topic_id = leave_without_leader(world)
+    end_with_the_next_append(world)
+    offset = world.log.next_offset
+    change = ("unclean.leader.election.enable", SET, "true")
+    request = IncrementalAlterConfigsRequest(resources=[resource(TOPIC, "t", change)], validate_only=False)
+    world.controller.submit(request, wall_ms=0, reply=lambda _: None)
+    assert [type(record) for record in since(world, offset)] == [stored.ConfigRecord]
+    assert state(world, topic_id).leader == NO_LEADER
 
 
 def test_what_nobody_could_lead_is_looked_at_again(tmp_path: Path) -> None:

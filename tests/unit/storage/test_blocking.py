@@ -268,3 +268,29 @@ def test_a_log_deleted_while_a_thread_opens_it_keeps_no_file_open(tmp_path):
         assert disk.open_files == before
     finally:
         gc.enable()
+
+
+QUESTIONS = {
+    "a batch": lambda log: regions(log, 0),
+    "a time": lambda log: log.offset_for_timestamp(NOW_MS, may_block=False),
+    "records": lambda log: log.read_records(0, 100, may_block=False),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_log_deleted_while_a_thread_looks_in_it_keeps_no_file_open(tmp_path, question):
+    """The thread's answer is for nobody: whoever asked has let go of it, and no circle keeps what it has opened."""
+    disk = ColdDisk()
+    before = disk.open_files
+    log = filled(tmp_path, disk)
+    gc.disable()
+    try:
+        log.open()
+        try:
+            QUESTIONS[question](log)
+        except WouldBlock as blocked:
+            blocked.run()
+            log.delete()
+        assert disk.open_files == before
+    finally:
+        gc.enable()

@@ -1,0 +1,245 @@
+"""What each of three nodes answers to the same requests, whoever they were for: ours as Apache Kafka's, message by message.
+
+Clients find leaders and coordinators by such answers: a refusal, and who is the one to ask (KIP-951).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
+from protocol.messages.logs import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic
+from protocol.messages.produce_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    DescribeProducersRequest,
+    DescribeProducersRequestTopic,
+    EndTxnRequest,
+)
+from protocol.records import BatchBuilder
+from protocol.schema import Message, fields_of
+from tests.conformance.test_cluster_tools import SETTINGS
+from tests.support.cluster import Cluster
+from tests.support.kafka import needs_kafka
+from tests.support.kafka_cluster import ApacheCluster
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+pytestmark = needs_kafka
+
+PARTITIONS = (0, 1, 2)
+"""Of topic t; of each one node has no replica."""
+PLACED = {"t": "1:2,2:3,3:1", "__consumer_offsets": "1:2:3,2:3:1,3:1:2", "__transaction_state": "1:2:3,2:3:1,3:1:2"}
+
+
+class Nodes(NamedTuple):
+    """Three nodes, of ours or of Apache Kafka's."""
+
+    cluster: Cluster | ApacheCluster
+    addresses: list[str]
+    topic_id: bytes
+
+    def answer(self, node: int, request: Message, version: int) -> str:
+        """What a node answers, without what differs from run to run."""
+        with RawClient(self.addresses[node - 1]) as client:
+            text = plain(client.ask(request, version))
+        for number, address in enumerate(self.addresses, 1):
+            text = re.sub(rf"\bport={address.rpartition(':')[2]}\b", f"port=(of {number})", text)
+        return text.replace(self.topic_id.hex(), "(the id)")
+
+    def stop(self, node: int) -> None:
+        """End a node in peace."""
+        if isinstance(self.cluster, ApacheCluster):
+            self.cluster.stop(node)
+        else:
+            self.cluster.nodes[node].stop()
+
+    def is_without(self, gone: int, asked: int) -> bool:
+        """Whether a node knows that another is in sync nowhere, and that somebody leads everywhere."""
+        rows = [row for topic in PLACED for row in metadata(self.addresses[asked - 1], topic).topics[0].partitions]
+        return all(gone not in row.isr_nodes and row.leader_id > 0 for row in rows)
+
+
+MASKED = {"throttle_time_ms", "controller_id", "cluster_id"}
+
+
+def plain(value: object) -> str:
+    """A message in words; partitions and brokers by their names, since Kafka's stand in the order of a hash set."""
+    if isinstance(value, Message):
+        fields = (field.name for field in fields_of(type(value)) if field.name not in MASKED)
+        return f"{type(value).__name__}({', '.join(f'{name}={plain(getattr(value, name))}' for name in fields)})"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(sorted(map(plain, value)))}]"
+    return repr(value)
+
+
+def metadata(address: str, topic: str = "t") -> MetadataRequest:
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    with RawClient(address) as client:
+        return client.ask(asked, 13)
+
+
+def prepared(cluster: Cluster | ApacheCluster, addresses: list[str], tools: ApacheCluster) -> Nodes:
+    for topic, replicas in PLACED.items():
+        tools.run(
+            "org.apache.kafka.tools.TopicCommand",
+            *("--bootstrap-server", addresses[0], "--create", "--topic", topic, "--replica-assignment", replicas),
+        )
+    for address in addresses:
+        for topic in PLACED:
+            until(lambda a=address, t=topic: metadata(a, t).topics[0].partitions, "the node knows the topic")
+    return Nodes(cluster, addresses, metadata(addresses[0]).topics[0].topic_id)
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[Nodes, Nodes]]:
+    with ApacheCluster(3, SETTINGS) as kafka, Cluster(settings=SETTINGS) as ours:
+        theirs = prepared(kafka, kafka.bootstrap.split(","), kafka)
+        yield theirs, prepared(ours, ours.bootstrap.split(","), kafka)
+
+
+def batch() -> bytes:
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000, None, b"v")
+    return bytes(builder.build())
+
+
+def produce(topic_id: bytes, acks: int = 1) -> ProduceRequest:
+    data = [PartitionProduceData(index=index, records=batch()) for index in (*PARTITIONS, 7)]
+    topic = TopicProduceData(name="t", topic_id=topic_id, partition_data=data)
+    return ProduceRequest(acks=acks, timeout_ms=2000, topic_data=[topic])
+
+
+def fetch(topic_id: bytes, epoch: int = -1, offset: int = 0) -> FetchRequest:
+    parts = [
+        FetchPartition(partition=i, fetch_offset=offset, current_leader_epoch=epoch, partition_max_bytes=1 << 20)
+        for i in (*PARTITIONS, 7)
+    ]
+    return FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="t", topic_id=topic_id, partitions=parts)])
+
+
+def offsets(epoch: int = -1, timestamp: int = -1) -> ListOffsetsRequest:
+    parts = [
+        ListOffsetsPartition(partition_index=i, current_leader_epoch=epoch, timestamp=timestamp)
+        for i in (*PARTITIONS, 7)
+    ]
+    return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=parts)])
+
+
+def epochs(current: int = -1, asked: int = 0) -> OffsetForLeaderEpochRequest:
+    parts = [
+        OffsetForLeaderPartition(partition=i, current_leader_epoch=current, leader_epoch=asked) for i in PARTITIONS
+    ]
+    return OffsetForLeaderEpochRequest(replica_id=-1, topics=[OffsetForLeaderTopic(topic="t", partitions=parts)])
+
+
+def requests(topic_id: bytes) -> Iterator[tuple[Message, int]]:
+    """What is asked, and in which version."""
+    for version in (3, 9, 10, 12, 13):
+        yield produce(topic_id), version
+    yield produce(topic_id, acks=-1), 13
+    yield produce(bytes(15) + b"x"), 13
+    for version in (4, 11, 12, 13, 15, 16, 18):
+        yield fetch(topic_id), version
+    for epoch in (0, 5):
+        yield fetch(topic_id, epoch), 17
+    yield fetch(topic_id, offset=99), 17
+    yield fetch(bytes(15) + b"x"), 17
+    for timestamp in (-1, -2, -3, -4, -5, 0):
+        yield offsets(timestamp=timestamp), 11
+    for epoch in (0, 5):
+        yield offsets(epoch), 11
+    for current, asked in ((-1, 0), (0, 0), (5, 0), (-1, 9)):
+        yield epochs(current, asked), 4
+    parts = [DeleteRecordsPartition(partition_index=index, offset=1) for index in (*PARTITIONS, 7)]
+    yield DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=parts)], timeout_ms=2000), 2
+    yield DescribeProducersRequest(topics=[DescribeProducersRequestTopic(name="t", partition_indexes=[0, 1, 2, 7])]), 0
+    for key in ("g0", "g1", "g2", "g3"):
+        yield from of_group(key)
+        yield from of_transaction(key)
+    for version in (4, 7, 13):
+        yield MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False), version
+
+
+def of_group(key: str) -> Iterator[tuple[Message, int]]:
+    yield FindCoordinatorRequest(key=key), 3
+    yield FindCoordinatorRequest(key_type=0, coordinator_keys=[key, ""]), 6
+    yield (
+        JoinGroupRequest(
+            group_id=key, session_timeout_ms=10_000, member_id="nobody", protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        ),
+        9,
+    )  # fmt: skip
+    yield HeartbeatRequest(group_id=key, generation_id=1, member_id="nobody"), 4
+    part = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None)
+    topic = OffsetCommitRequestTopic(name="t", partitions=[part])
+    yield OffsetCommitRequest(group_id=key, member_id="", topics=[topic]), 9
+    yield OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=key, topics=None)]), 9
+
+
+def of_transaction(key: str) -> Iterator[tuple[Message, int]]:
+    yield FindCoordinatorRequest(key_type=1, coordinator_keys=[key]), 6
+    yield AddOffsetsToTxnRequest(transactional_id=key, producer_id=7, producer_epoch=0, group_id="g"), 3
+    added = AddPartitionsToTxnTopic(name="t", partitions=[0])
+    yield (
+        AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=key, v3_and_below_producer_id=7, v3_and_below_topics=[added]
+        ),
+        3,
+    )
+    yield EndTxnRequest(transactional_id=key, producer_id=7, producer_epoch=0, committed=True), 4
+
+
+def differences(both: tuple[Nodes, Nodes], nodes: tuple[int, ...]) -> list[str]:
+    theirs, ours = both
+    found = []
+    for (asked, version), (ours_asked, _) in zip(requests(theirs.topic_id), requests(ours.topic_id), strict=True):
+        for node in nodes:
+            expected, told = theirs.answer(node, asked, version), ours.answer(node, ours_asked, version)
+            if expected != told:
+                found.append(f"{type(asked).__name__} {version} to node {node}\n  Kafka {expected}\n  ours  {told}")
+    return found
+
+
+def test_every_node_answers_as_kafkas(both: tuple[Nodes, Nodes]) -> None:
+    """Leaders, followers, and who has no replica; coordinators, and who is none; then the same while one node is gone."""
+    found = differences(both, (1, 2, 3))
+    assert not found, "\n".join(found)
+    for nodes in both:
+        nodes.stop(3)
+    for nodes in both:
+        until(lambda nodes=nodes: all(nodes.is_without(3, asked) for asked in (1, 2)), "node 3 is missed")
+    found = differences(both, (1, 2))
+    assert not found, "\n".join(found)

@@ -1,0 +1,195 @@
+"""Requests in envelopes at the controller's listener, as brokers of Apache Kafka hand them on: the same against Apache Kafka.
+
+Every line is asked of this broker and, where Kafka's jars are, of Apache Kafka 4.3: what is asserted is what Kafka answers.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from broker.handlers.envelopes import FORWARDED
+from protocol.api import ApiKey, request_header_version
+from protocol.codec import encode
+from protocol.errors import ErrorCode
+from protocol.messages.admin import (
+    AlterableConfig,
+    AlterConfigsResource,
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.messages.cluster import (
+    DescribeQuorumRequest,
+    ListPartitionReassignmentsRequest,
+    QuorumPartition,
+    QuorumTopic,
+)
+from protocol.messages.forwarding import DefaultPrincipalData, EnvelopeRequest, EnvelopeResponse
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import ApiVersionsRequest, MetadataRequest
+from protocol.messages.quorum import AllocateProducerIdsRequest, BrokerHeartbeatRequest
+from protocol.messages.users import AlterClientQuotasRequest
+from protocol.schema import Message
+from tests.support.follower_world import BOTH, Cluster, running
+from tests.support.raw_client import RawClient
+
+E = ErrorCode
+ANYBODY = b"\0\0" + encode(DefaultPrincipalData(type="User", name="ANONYMOUS", token_authenticated=False), 0)
+HERE = bytes((127, 0, 0, 1))
+FROM_KAFKA = base64.b64decode(
+    "ADoAAAAAAAAAATEALgATAAcAAAADAAhhbi1hZG1pbgACCmZvcndhcmRlZAAAAAIAAQEBAAAAH0AAABQAAAVVc2VyCkFOT05ZTU9VUwAABX8AAAEA"
+)
+"""What a broker of Apache Kafka 4.3.1 sent to its controller when kafka-python's admin client asked it for a topic."""
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One node with a controller listener."""
+    with running(request.param) as made:
+        yield made
+
+
+def opened_up(request: Message, version: int, number: int = 7) -> bytes:
+    """A request as a client sends it, without its length."""
+    key = request.API_KEY
+    header = RequestHeader(request_api_key=key, request_api_version=version, correlation_id=number, client_id="c")
+    return encode(header, request_header_version(key, version)) + encode(request, version)
+
+
+def envelope(data: bytes, principal: bytes | None = ANYBODY, address: bytes = HERE) -> EnvelopeRequest:
+    return EnvelopeRequest(request_data=data, request_principal=principal, client_host_address=address)
+
+
+def sent(cluster: Cluster, request: EnvelopeRequest) -> EnvelopeResponse:
+    with RawClient(cluster.controller) as client:
+        return client.ask(request, 0)  # type: ignore[no-any-return]
+
+
+def inner(cluster: Cluster, request: Message, version: int) -> Any:
+    """The answer in the answer."""
+    answer = sent(cluster, envelope(opened_up(request, version)))
+    assert answer.error_code == E.NONE
+    assert answer.response_data is not None
+    assert int.from_bytes(answer.response_data[:4], "big") == 7, "the client's correlation id"
+    return RawClient.decode(bytes(answer.response_data), request, version)
+
+
+def topics(*names: str) -> CreateTopicsRequest:
+    made = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    return CreateTopicsRequest(topics=made, timeout_ms=30_000)
+
+
+# ---- what is served --------------------------------------------------------------------------------------
+
+
+def test_the_bytes_of_a_broker_of_apache_kafka_make_a_topic(cluster: Cluster) -> None:
+    """Two partitions; the answer inside has the correlation id that the client gave."""
+    with RawClient(cluster.controller) as client:
+        client.send_frame(FROM_KAFKA)
+        answer = client.receive(EnvelopeRequest(request_data=b"", request_principal=None, client_host_address=b""), 0)
+    assert answer.error_code == E.NONE
+    data = bytes(answer.response_data or b"")
+    assert int.from_bytes(data[:4], "big") == 3
+    (made,) = RawClient.decode(data, topics("forwarded"), 7).topics
+    assert (made.name, made.error_code, made.num_partitions) == ("forwarded", E.NONE, 2)
+
+
+def test_whatever_is_handed_on_is_served_without_an_envelope_too(cluster: Cluster) -> None:
+    """Our own brokers ask so: what is missing here is asked for in vain where another node is the controller."""
+    with RawClient(cluster.controller) as client:
+        served = {row.api_key for row in client.ask(ApiVersionsRequest(), 0).api_keys}
+    assert served >= FORWARDED | {ApiKey.ENVELOPE}
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_a_topic_is_made_and_deleted_in_every_version(cluster: Cluster, version: int) -> None:
+    """The client's header and version are those of the request inside, whatever the envelope's."""
+    name = os.urandom(4).hex()
+    (made,) = inner(cluster, topics(name), version).topics
+    assert (made.name, made.error_code) == (name, E.NONE)
+    (again,) = inner(cluster, topics(name), version).topics
+    assert again.error_code == E.TOPIC_ALREADY_EXISTS
+    (gone,) = inner(cluster, DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 5).responses
+    assert (gone.name, gone.error_code) == (name, E.NONE)
+
+
+def test_what_else_a_broker_hands_on_is_served(cluster: Cluster) -> None:
+    """Settings, quotas, the quorum, reassignments, producer ids."""
+    name = os.urandom(4).hex()
+    inner(cluster, topics(name), 7)
+    setting = AlterableConfig(name="retention.ms", config_operation=0, value="1000")
+    resource = AlterConfigsResource(resource_type=2, resource_name=name, configs=[setting])
+    altered = inner(cluster, IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
+    assert [one.error_code for one in altered.responses] == [E.NONE]
+    assert inner(cluster, AlterClientQuotasRequest(entries=[], validate_only=False), 1).entries == []
+    assert inner(cluster, ListPartitionReassignmentsRequest(timeout_ms=1000, topics=None), 0).error_code == E.NONE
+    quorum = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
+    described = inner(cluster, DescribeQuorumRequest(topics=[quorum]), 2)
+    assert described.topics[0].partitions[0].leader_id == 1
+    ids = inner(cluster, AllocateProducerIdsRequest(broker_id=1, broker_epoch=-1), 0)
+    assert ids.error_code == E.STALE_BROKER_EPOCH
+
+
+# ---- what is not -----------------------------------------------------------------------------------------
+
+
+class Wrong(NamedTuple):
+    """An envelope that is refused, and as what."""
+
+    envelope: EnvelopeRequest
+    code: ErrorCode
+
+
+GOOD = opened_up(ListPartitionReassignmentsRequest(timeout_ms=1000, topics=None), 0)
+WRONG = {
+    "an API for brokers": Wrong(envelope(opened_up(MetadataRequest(topics=None), 12)), E.INVALID_REQUEST),
+    "an API for the controller": Wrong(
+        envelope(
+            opened_up(
+                BrokerHeartbeatRequest(
+                    broker_id=1, broker_epoch=1, current_metadata_offset=1, want_fence=False, want_shut_down=False
+                ),
+                0,
+            )
+        ),
+        E.INVALID_REQUEST,
+    ),
+    "ApiVersions": Wrong(
+        envelope(
+            opened_up(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3),
+        ),
+        E.INVALID_REQUEST,
+    ),
+    "an envelope": Wrong(envelope(opened_up(envelope(GOOD), 0)), E.INVALID_REQUEST),
+    "an API that nobody knows": Wrong(envelope((999).to_bytes(2, "big") + GOOD[2:]), E.UNSUPPORTED_VERSION),
+    "a version that nobody knows": Wrong(envelope(GOOD[:2] + b"\0\x63" + GOOD[4:]), E.UNSUPPORTED_VERSION),
+    "no request": Wrong(envelope(b""), E.UNSUPPORTED_VERSION),
+    "half a header": Wrong(envelope(GOOD[:9]), E.UNSUPPORTED_VERSION),
+    "half a request": Wrong(envelope(GOOD[:-3]), E.UNSUPPORTED_VERSION),
+    "nobody": Wrong(envelope(GOOD, principal=None), E.PRINCIPAL_DESERIALIZATION_FAILURE),
+    "somebody of another version": Wrong(
+        envelope(GOOD, principal=b"\0\1" + ANYBODY[2:]), E.PRINCIPAL_DESERIALIZATION_FAILURE
+    ),
+    "half of somebody": Wrong(envelope(GOOD, principal=ANYBODY[:-4]), E.PRINCIPAL_DESERIALIZATION_FAILURE),
+    "no address": Wrong(envelope(GOOD, address=b""), E.INVALID_REQUEST),
+    "an address of three bytes": Wrong(envelope(GOOD, address=HERE[:3]), E.INVALID_REQUEST),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_with_an_envelope_is_told_outside(cluster: Cluster, what: str) -> None:
+    """The connection stays, and nothing is inside the answer."""
+    answer = sent(cluster, WRONG[what].envelope)
+    assert (ErrorCode(answer.error_code), answer.response_data) == (WRONG[what].code, None)
+
+
+@pytest.mark.parametrize("address", [HERE, bytes(15) + b"\1"])
+def test_an_address_is_of_either_kind(cluster: Cluster, address: bytes) -> None:
+    """IPv4 or IPv6."""
+    assert sent(cluster, envelope(GOOD, address=address)).error_code == E.NONE

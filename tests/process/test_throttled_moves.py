@@ -1,0 +1,132 @@
+"""A replica that is moved under a throttle (KIP-73) keeps to its rate, on the leader's side as on the follower's."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas.embedded import Broker
+from protocol.messages.admin import (
+    AlterableConfig,
+    AlterConfigsResource,
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from tests.support.batches import batch
+from tests.support.cluster import Cluster
+from tests.support.loading import load
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+MIB = 1 << 20
+DATA = 6 * MIB
+RATE = MIB // 2
+ONE_FETCH = 2 * MIB
+"""More than one answer brings of a partition (replica.fetch.max.bytes), which may go beyond the rate."""
+SEEN = 3 * MIB
+FROM, TO = 1, 2
+_TOPIC, _BROKER = 2, 4
+_SET, _DELETE = 0, 1
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[RawClient]:
+    """Of the broker from which the replica is moved."""
+    with RawClient(cluster.nodes[FROM].bootstrap) as made:
+        yield made
+
+
+def fill(client: RawClient, topic: str) -> None:
+    """A topic on one broker, with data."""
+    placed = [CreatableReplicaAssignment(partition_index=0, broker_ids=[FROM])]
+    wanted = CreatableTopic(name=topic, num_partitions=-1, replication_factor=-1, assignments=placed)
+    made = client.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=30_000), 7)
+    assert [one.error_code for one in made.topics] == [0]
+    value, now_ms = random.Random(1).randbytes(64 * 1024), time.time_ns() // 1_000_000
+    load(client, topic, [bytes(batch(now_ms, 1, value=value))] * (DATA // len(value)))
+
+
+def reassignments() -> ListPartitionReassignmentsRequest:
+    return ListPartitionReassignmentsRequest(timeout_ms=30_000, topics=None)
+
+
+def move(client: RawClient, topic: str) -> None:
+    """Have another broker hold it instead."""
+    wanted = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=[TO])])
+    answer = client.ask(AlterPartitionReassignmentsRequest(timeout_ms=30_000, topics=[wanted]), 0)
+    assert [one.error_code for one in answer.responses[0].partitions] == [0]
+
+
+def throttle(node: Broker, topic: str, side: str, rate: int | None) -> None:
+    """Hold all replicas of a topic back on a side of a broker, which is to be asked itself; None: no more."""
+    how = _DELETE if rate is None else _SET
+    settings = {
+        (_TOPIC, topic): (f"{side}.replication.throttled.replicas", "*"),
+        (_BROKER, str(node.settings["node.id"])): (f"{side}.replication.throttled.rate", str(rate)),
+    }
+    resources = [
+        AlterConfigsResource(
+            resource_type=kind,
+            resource_name=name,
+            configs=[AlterableConfig(name=key, config_operation=how, value=None if rate is None else value)],
+        )
+        for (kind, name), (key, value) in settings.items()
+    ]
+    with RawClient(node.bootstrap) as client:
+        answer = client.ask(IncrementalAlterConfigsRequest(resources=resources, validate_only=False), 1)
+    assert [one.error_code for one in answer.responses] == [0, 0]
+
+
+def rate_at(node: Broker, side: str) -> str | None:
+    """The rate that a broker has read."""
+    with RawClient(node.bootstrap) as client:
+        number, name = node.settings["node.id"], f"{side}.replication.throttled.rate"
+        asked = DescribeConfigsResource(resource_type=_BROKER, resource_name=str(number), configuration_keys=[name])
+        (answer,) = client.ask(DescribeConfigsRequest(resources=[asked]), 4).results
+    return answer.configs[0].value if answer.configs else None
+
+
+@pytest.mark.parametrize(("side", "broker"), [("leader", FROM), ("follower", TO)])
+def test_a_move_keeps_to_its_rate_until_that_is_taken_away(
+    cluster: Cluster, client: RawClient, side: str, broker: int
+) -> None:
+    """No more has come at any moment than the rate allows, and one fetch; without the throttle the rest comes."""
+    topic = f"held-by-the-{side}"
+    fill(client, topic)
+    log = Path(cluster.nodes[TO].data_dir, f"{topic}-0", f"{0:020}.log")
+    throttle(cluster.nodes[broker], topic, side, RATE)
+    until(lambda: rate_at(cluster.nodes[broker], side) == str(RATE), "the broker knows of it")
+    begun = time.monotonic()
+    move(client, topic)
+
+    def moved() -> int:
+        size = log.stat().st_size if log.exists() else 0
+        allowed = RATE * (time.monotonic() - begun) + ONE_FETCH
+        assert size <= allowed, f"{size} bytes after {time.monotonic() - begun:.2f} s"
+        return size
+
+    until(lambda: moved() >= SEEN, "half of it has come")
+    assert client.ask(reassignments(), 0).topics != []
+    throttle(cluster.nodes[broker], topic, side, None)
+    until(lambda: client.ask(reassignments(), 0).topics == [], "it is moved")
+    assert log.stat().st_size >= DATA

@@ -1,0 +1,80 @@
+"""Nodes that cannot join: each says why in a sentence, and ends."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas import Broker, Cluster
+from barnabas.cluster import free_ports, new_id
+from barnabas.embedded import BrokerError
+
+SOON = {"initial.broker.registration.timeout.ms": "1500"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Node 1, broker and controller; node 2 is a broker."""
+    with Cluster(1, 1) as made:
+        yield made
+
+
+def newcomer(folder: Path, number: int, controller: str, cluster_id: str, **settings: str) -> Broker:
+    """One more broker."""
+    own = {
+        "node.id": number,
+        "process.roles": "broker",
+        "listeners": f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}",
+        "controller.quorum.bootstrap.servers": controller,
+        **SOON,
+    }
+    return Broker(folder / "data", settings={**own, **settings}, arguments=["--cluster-id", cluster_id])
+
+
+def identity(cluster: Cluster) -> tuple[str, str]:
+    """Where its controller is, and the cluster's id."""
+    lines = (cluster.nodes[1].data_dir / "meta.properties").read_text().splitlines()
+    (cluster_id,) = (line.partition("=")[2] for line in lines if line.startswith("cluster.id="))
+    return cluster.nodes[1].settings["controller.quorum.bootstrap.servers"], cluster_id
+
+
+def refused(broker: Broker) -> str:
+    """The sentence that it ends with."""
+    with pytest.raises(BrokerError) as caught, broker:
+        pass
+    return str(caught.value)
+
+
+def test_a_second_node_with_an_id_that_is_taken_ends(cluster: Cluster, tmp_path: Path) -> None:
+    """The first one stays what it is."""
+    said = refused(newcomer(tmp_path, 1, *identity(cluster)))
+    assert said == "The broker did not start: another process is node 1: end it, or set another node.id here"
+    assert cluster.nodes[1].is_running
+
+
+def test_a_node_of_another_cluster_ends(cluster: Cluster, tmp_path: Path) -> None:
+    """Its log names who is of another one."""
+    controller, _ = identity(cluster)
+    stranger = newcomer(tmp_path, 3, controller, new_id())
+    stranger.log_path = tmp_path / "log"
+    assert "no controller that leads this cluster was found within 1.5 s" in refused(stranger)
+    assert "bootstrap server 1 is of another cluster than this node" in stranger.log_path.read_text()
+
+
+def test_a_node_whose_controllers_do_not_resolve_ends(cluster: Cluster, tmp_path: Path) -> None:
+    """Its log names the name, once."""
+    lost = newcomer(tmp_path, 3, "nowhere.invalid:9093", new_id())
+    lost.log_path = tmp_path / "log"
+    assert "no controller that leads this cluster was found within 1.5 s" in refused(lost)
+    assert lost.log_path.read_text().count("the name nowhere.invalid of another node does not resolve") == 1
+
+
+def test_a_node_whose_port_is_taken_ends(cluster: Cluster, tmp_path: Path) -> None:
+    """Before it is known to anybody."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refused(newcomer(tmp_path, 3, *identity(cluster), listeners=f"PLAINTEXT://127.0.0.1:{port}"))
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from barnabas import Broker
 from barnabas.pipeline.brokers import Brokers, Place
@@ -99,9 +100,13 @@ def through_the_broker(bootstrap: str, isolation: str) -> list[Any]:
             "log_level": 0,
         }
     )
-    consumer.assign([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
-    found, ended = [], 0
+    # From the beginning by name: asked where its group stands, a consumer waits for the group's coordinator.
+    consumer.assign([TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+    found, ended, deadline = [], 0, time.monotonic() + 60
     while ended < PARTITIONS:
+        assert time.monotonic() < deadline, (
+            f"{ended} of {PARTITIONS} partitions came to an end, after {len(found)} records"
+        )
         for message in consumer.consume(1000, 0.3):
             if message.error():
                 ended += 1

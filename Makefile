@@ -30,7 +30,7 @@ run: .venv/.run ## start the broker on 127.0.0.1:9092, in the foreground
 demo: .venv/.demo ## 336,776 real flights through the broker, Spark and a consumer group, figures checked
 	@exec $(BIN)/barnabas pipeline demo --output build/demo $(ARGS)
 
-test: .venv/.test kafka-jars ## run the tests
+test: .venv/.test kafka-jars ## run the tests, of some long ones the third whose turn it is; TURN=all plays all
 	@exec $(PYTEST) $(ARGS)
 
 fuzz: .venv/.test ## rude peers beside working clients for MINUTES=5; SEED=... has the peers do the same again

@@ -8,13 +8,18 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.stall_lines import StallLines
+from tests.support.turns import Turns, turn_of
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Show where brokers stood still."""
+    """Show where brokers stood still; have long tests take turns."""
     plugin = StallLines()
     plugin.attach()
     config.pluginmanager.register(plugin, "stall-lines")
+    config.addinivalue_line(
+        "markers", "turn(number): a long test that is played on one day of three (tests/support/turns.py)"
+    )
+    config.pluginmanager.register(Turns(turn_of()), "turns")
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -11,7 +12,7 @@ from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
 from tests.support.waiting import until
 
-pytestmark = needs_kafka
+pytestmark = [needs_kafka, pytest.mark.turn(1)]
 
 PARTITIONS = 3
 COUNT = 60

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
     AdminClient,
@@ -38,6 +39,8 @@ from tests.support.compaction import compact
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.logs import EVERYTHING, bytes_of
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.turn(1)
 
 TOPIC = "compacted"
 SEGMENT_BYTES = 1_048_576

@@ -13,11 +13,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
 from barnabas import Broker
 from tests.support.kafka import free_port, kafka_home, needs_kafka, tool_command
 from tests.support.waiting import until
 
-pytestmark = needs_kafka
+pytestmark = [needs_kafka, pytest.mark.turn(2)]
 
 WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 FILES = "org.apache.kafka.connect.file.FileStream"

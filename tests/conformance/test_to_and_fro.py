@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
     AclBinding,
@@ -45,6 +46,8 @@ from protocol.records import BatchBuilder
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.turn(0)
 
 WAIT_S = 30.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -23,6 +23,8 @@ from barnabas.pipeline.jobs.comparing import differences, gaps, steps_back
 from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import create, minutes, send_transaction, transactional
 
+pytestmark = pytest.mark.turn(0)
+
 HASHED = "topic string, partition int, offset bigint, hash bigint"
 
 

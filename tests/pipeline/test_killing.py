@@ -12,6 +12,8 @@ pytest.importorskip("pyarrow")
 from barnabas.pipeline.session import NoJava, java_version
 from tests.pipeline.killing import play
 
+pytestmark = pytest.mark.turn(1)
+
 
 def test_a_killed_archive_holds_every_record_once() -> None:
     """jobs/archive.py rule 1, killing.py rules 1 to 3."""

@@ -16,6 +16,8 @@ from barnabas.pipeline.sending import _Pace, _portions
 from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, read_all, send, transactional
 
+pytestmark = pytest.mark.turn(2)
+
 
 def as_sent(messages: list[Any]) -> list[tuple[Any, ...]]:
     return [(m.key(), m.value(), m.timestamp()[1], m.headers()) for m in messages]

@@ -18,6 +18,8 @@ from barnabas.pipeline.telling import Telling
 from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
 
+pytestmark = pytest.mark.turn(2)
+
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int, "
     "headers array<struct<key: string, value: binary>>"

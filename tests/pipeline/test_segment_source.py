@@ -13,6 +13,8 @@ from barnabas.pipeline.sources.segments import NAME, register
 from barnabas.pipeline.trouble import sentence_of
 from tests.pipeline.sources.test_live_logs import TOPIC, fill
 
+pytestmark = pytest.mark.turn(2)
+
 
 @pytest.fixture(scope="module")
 def topic() -> Any:

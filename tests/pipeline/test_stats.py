@@ -18,6 +18,8 @@ from barnabas.pipeline.jobs.stats import committed, lags, partition_shares, rate
 from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
 
+pytestmark = pytest.mark.turn(1)
+
 SCHEMA = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
 
 

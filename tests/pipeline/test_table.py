@@ -14,6 +14,8 @@ from barnabas.pipeline.jobs.table import COLUMNS, latest_by_key, merge
 from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
 
+pytestmark = pytest.mark.turn(2)
+
 
 def literal(spark: Any, *rows: tuple[bytes | None, bytes | None, int, int, int]) -> Any:
     made = spark.createDataFrame(list(rows), "key binary, value binary, partition int, offset bigint, ms bigint")

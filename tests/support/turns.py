@@ -1,0 +1,51 @@
+"""Long tests take turns: of those marked `turn(0)`, `turn(1)` and `turn(2)`, a run plays one third.
+
+RULES    1. Which third is said by TURN (0, 1, 2 or all), else by the day, so that three days in a row play all.
+         2. What another day plays is skipped with a reason; named on the command line, by file or by -k, it is played.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import Final
+
+import pytest
+
+TURNS: Final = 3
+ALL: Final = "all"
+
+
+class Turns:
+    """A plugin of pytest."""
+
+    def __init__(self, turn: str) -> None:
+        self._turn = turn
+
+    def pytest_report_header(self) -> str:
+        """Say which third it is."""
+        return f"long tests: turn {self._turn} of {TURNS} (TURN=all plays all)"
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Skip what is not its turn."""
+        if self._turn == ALL or config.getoption("keyword") or _is_named(config):
+            return
+        for item in items:
+            mark = item.get_closest_marker("turn")
+            if mark is not None and str(mark.args[0]) != self._turn:
+                item.add_marker(pytest.mark.skip(reason=f"another day's turn: make test TURN={mark.args[0]}"))
+
+
+def turn_of(today: datetime | None = None) -> str:
+    """The turn of this run (rule 1); the processes of a run are told, so that midnight does not part them."""
+    said = os.environ.get("TURN", "")
+    if not said:
+        said = str((today or datetime.now(UTC)).toordinal() % TURNS)
+        os.environ["TURN"] = said
+    if said != ALL and said not in map(str, range(TURNS)):
+        raise pytest.UsageError(f"TURN is 0, 1, 2 or all, not {said!r}")
+    return said
+
+
+def _is_named(config: pytest.Config) -> bool:
+    return any(".py" in str(word) for word in config.args)

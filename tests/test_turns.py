@@ -1,0 +1,59 @@
+"""Long tests take turns (tests/support/turns.py)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.support.turns import TURNS, Turns, turn_of
+
+pytest_plugins = ["pytester"]
+
+TESTS = "import pytest\n\n" + "".join(
+    f"@pytest.mark.turn({number})\ndef test_{number}(): pass\n" for number in range(TURNS)
+)
+
+
+def played(pytester: pytest.Pytester, turn: str, *words: str) -> set[str]:
+    """The tests that a run plays."""
+    folder = pytester.mkdir("tests")
+    (folder / "test_long.py").write_text(TESTS)
+    (folder / "test_short.py").write_text("def test_short(): pass\n")
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
+    result = pytester.inline_run(*(words or ("tests",)), plugins=[Turns(turn)])
+    return {
+        report.nodeid.rpartition("::")[2] for report in result.getreports() if report.when == "call" and report.passed
+    }
+
+
+def test_three_days_in_a_row_play_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 1."""
+    found = set()
+    for day in (5, 6, 7):
+        monkeypatch.delenv("TURN", raising=False)
+        found.add(turn_of(datetime(2026, 2, day, tzinfo=UTC)))
+    assert found == {"0", "1", "2"}
+
+
+def test_a_turn_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 1."""
+    monkeypatch.setenv("TURN", "3")
+    with pytest.raises(pytest.UsageError, match="0, 1, 2 or all"):
+        turn_of()
+
+
+def test_a_run_plays_one_third_and_all_that_is_short(pytester: pytest.Pytester) -> None:
+    """Rule 2."""
+    assert played(pytester, "1") == {"test_1", "test_short"}
+
+
+def test_all_are_played_when_asked_for(pytester: pytest.Pytester) -> None:
+    """Rule 1."""
+    assert played(pytester, "all") == {"test_0", "test_1", "test_2", "test_short"}
+
+
+@pytest.mark.parametrize("words", [("tests/test_long.py",), ("tests", "-k", "test_0 or test_1 or test_2")])
+def test_what_is_named_is_played(pytester: pytest.Pytester, words: tuple[str, ...]) -> None:
+    """Rule 2."""
+    assert played(pytester, "1", *words) == {"test_0", "test_1", "test_2"}

@@ -81,7 +81,7 @@ class _Position(NamedTuple):
 class _Followed:
     """One partition."""
 
-    __slots__ = ("_last_known", "asks_for", "is_busy", "is_open", "key", "partition", "until_ms")
+    __slots__ = ("_last_known", "asks_for", "is_busy", "is_held", "is_open", "key", "partition", "until_ms")
 
     def __init__(self, key: Key, partition: Partition) -> None:
         self.key = key
@@ -92,6 +92,8 @@ class _Followed:
         """Which end of the leader's log, EARLIEST or LATEST, it must know before it can go on (rule 5)."""
         self.until_ms = 0
         """Left out until then."""
+        self.is_held = False
+        """Left out since it is throttled: it is looked then whether its bytes are paid for."""
         self._last_known = (0, 0, 0)
 
     @property
@@ -194,7 +196,7 @@ class Fetcher:
         if self._is_asking or self._writing:
             return None
         for key in [key for key in self._delayed if self._is_over(key, mono_ms)]:
-            self._delayed.pop(key, None)
+            del self._delayed[key]
             self._dirty[key] = None
         request = self._offsets_request(mono_ms) or self._fetch_request(mono_ms)
         self._is_asking = request is not None
@@ -202,6 +204,8 @@ class Fetcher:
 
     def _is_over(self, key: Key, mono_ms: int) -> bool:
         followed = self._followed.get(key)
+        if followed is not None and followed.is_held and followed.until_ms <= mono_ms:
+            followed.until_ms = mono_ms + self._unpaid_ms(followed, mono_ms)
         return followed is None or followed.until_ms <= mono_ms
 
     @property
@@ -350,7 +354,7 @@ class Fetcher:
             followed.is_busy = False
             pause_ms = self._pause_ms(followed, high_watermark, mono_ms) if can_go_on else 0
             if pause_ms:
-                self._leave_out(followed, mono_ms + pause_ms)
+                self._leave_out(followed, mono_ms + pause_ms, is_held=True)
             elif can_go_on:
                 self._touch(followed)
             else:
@@ -365,12 +369,16 @@ class Fetcher:
         partition = followed.partition
         if partition.is_offline or followed.position().offset >= high_watermark:
             return 0
-        return self._following.throttle.wait_ms(partition.topic, partition.index, mono_ms)
+        return self._unpaid_ms(followed, mono_ms)
 
-    def _leave_out(self, followed: _Followed, until_ms: int) -> None:
-        """Rule 3."""
+    def _unpaid_ms(self, followed: _Followed, mono_ms: int) -> int:
+        return self._following.throttle.wait_ms(followed.partition.topic, followed.partition.index, mono_ms)
+
+    def _leave_out(self, followed: _Followed, until_ms: int, *, is_held: bool = False) -> None:
+        """Rules 3 and 6."""
         if self._followed.get(followed.key) is followed:
             followed.until_ms = until_ms
+            followed.is_held = is_held
             self._delayed[followed.key] = None
             self._dirty[followed.key] = None
 

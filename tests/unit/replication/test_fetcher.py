@@ -270,6 +270,21 @@ def test_a_throttled_follower_that_is_behind_waits_until_its_bytes_are_paid_for(
     assert rig.asked() == {0: (5, 8, 4)}, "it has the high watermark"
 
 
+def test_a_throttled_follower_waits_for_all_that_it_owes(rig: Rig) -> None:
+    """Rule 6: it looks every second whether the rate has changed, and asks for nothing while it has not."""
+    rig.following.throttle.set_rate(1, rig.now_ms)
+    rig.fetcher.follow(partition(0, end=0))
+    rig.asked()
+    rig.answer(data(0, b"abc"))
+    rig.following.finish()
+    for _ in range(2):
+        assert (rig.ask(), rig.fetcher.next_deadline_ms) == (None, rig.now_ms + 1000)
+        rig.now_ms += 1000
+    assert rig.ask() is None
+    rig.now_ms += 1000
+    assert rig.asked() == {0: (5, 3, 4)}
+
+
 def test_a_leader_that_does_not_answer_is_left_alone_for_a_while(rig: Rig) -> None:
     """Rule 3: and is asked for everything then, for its session may be lost."""
     rig.fetcher.follow(partition())

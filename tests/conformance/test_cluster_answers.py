@@ -54,7 +54,7 @@ from tests.support.kafka_cluster import ApacheCluster
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
-pytestmark = needs_kafka
+pytestmark = [needs_kafka, pytest.mark.turn(2)]
 
 PARTITIONS = (0, 1, 2)
 """Of topic t; of each one node has no replica."""

@@ -18,7 +18,7 @@ from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
 from tests.support.waiting import until
 
-pytestmark = needs_kafka
+pytestmark = [needs_kafka, pytest.mark.turn(2)]
 
 SETTINGS = {
     "broker.heartbeat.interval.ms": "500",

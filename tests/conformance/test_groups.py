@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from broker.coordinators.group_records import (
     GROUP_METADATA,
@@ -22,6 +23,7 @@ from broker.coordinators.group_records import (
     read_commit_value,
     read_group_key,
 )
+from broker.coordinators.java import abs_hash
 from protocol.codec import decode
 from protocol.messages.groups import (
     DescribeGroupsRequest,
@@ -187,6 +189,31 @@ def _sorted(answer: Any, kept: set[str]) -> Any:
     return answer
 
 
+def shown_of(group: str, formatter: str, bootstrap: str) -> dict[str, Any]:
+    """The last record of a group that Kafka's console consumer prints, of the partition that keeps the group.
+
+    The consumer ends at what that partition holds now: other groups may go on writing meanwhile.
+    """
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "counts"})
+    count = len(consumer.list_topics("__consumer_offsets", timeout=30).topics["__consumer_offsets"].partitions)
+    place = TopicPartition("__consumer_offsets", abs_hash(group) % count)
+    low, high = consumer.get_watermark_offsets(place, timeout=30)
+    consumer.close()
+    shown = run_tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--bootstrap-server", bootstrap, "--topic", place.topic),
+        *("--partition", place.partition, "--offset", "earliest", "--max-messages", high - low),
+        *("--timeout-ms", 8000, "--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
+    )
+    decoder = json.JSONDecoder()
+    text, at, found = shown.stdout.strip(), 0, {}
+    while at < len(text):
+        record, at = decoder.raw_decode(text, at)
+        found[record["key"]["data"]["group"]] = record
+    assert group in found, shown
+    return found[group]
+
+
 @needs_kafka
 def test_kafkas_formatters_read_our_records(kafka_broker: Any, kafka_topic: str) -> None:
     """Console consumer on `__consumer_offsets`: offsets and groups as JSON, with Kafka's own classes."""
@@ -199,22 +226,12 @@ def test_kafkas_formatters_read_our_records(kafka_broker: Any, kafka_topic: str)
         request.topics[0].name = kafka_topic
         assert client.ask(request, 8).topics[0].partitions[0].error_code == 0
         assert client.ask(join_request(group), 3).error_code == 0
-    found = {}
-    for formatter in ("OffsetsMessageFormatter", "GroupMetadataMessageFormatter"):
-        shown = run_tool(
-            "org.apache.kafka.tools.consumer.ConsoleConsumer",
-            *("--bootstrap-server", kafka_broker.bootstrap, "--topic", "__consumer_offsets", "--from-beginning"),
-            *("--timeout-ms", 8000, "--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
-        )
-        decoder = json.JSONDecoder()
-        text, at = shown.stdout.strip(), 0
-        while at < len(text):
-            record, at = decoder.raw_decode(text, at)
-            found[record["key"]["data"]["group"]] = record
-    assert found[offsets]["value"]["version"] == 4
-    assert found[offsets]["value"]["data"]["offset"] == 7
-    assert found[offsets]["key"]["data"]["topic"] == kafka_topic
-    assert (found[group]["key"]["type"], found[group]["value"]["version"]) == (2, 3)
+    committed = shown_of(offsets, "OffsetsMessageFormatter", kafka_broker.bootstrap)
+    assert committed["value"]["version"] == 4
+    assert committed["value"]["data"]["offset"] == 7
+    assert committed["key"]["data"]["topic"] == kafka_topic
+    kept = shown_of(group, "GroupMetadataMessageFormatter", kafka_broker.bootstrap)
+    assert (kept["key"]["type"], kept["value"]["version"]) == (2, 3)
 
 
 def test_quick_scenarios_are_there() -> None:

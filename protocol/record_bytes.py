@@ -48,6 +48,18 @@ def encode_record(
     return b"".join(parts)
 
 
+def encode_records(first_delta: int, records: Iterable[tuple[Buffer | None, Buffer | None]]) -> list[bytes]:
+    """Records as key and value, without headers, all of the batch's first timestamp; each with its length in front."""
+    encoded = []
+    for delta, (key, value) in enumerate(records, first_delta):
+        before_key = b"\1" if key is None else varint(len(key))
+        before_value = b"\1" if value is None else varint(len(value))
+        parts = (b"\0\0", varint(delta), before_key, key or b"", before_value, value or b"", b"\0")
+        record = b"".join(parts)
+        encoded.append(varint(len(record)) + record)
+    return encoded
+
+
 def _field(content: Buffer | None) -> tuple[Buffer, ...]:
     return (b"\1",) if content is None else (varint(len(content)), content)
 

@@ -36,6 +36,7 @@ from protocol.record_bytes import (
     NO_MORE_BYTES,
     Headers,
     encode_record,
+    encode_records,
     invalid_record,
     read_record,
 )
@@ -382,6 +383,16 @@ class BatchBuilder:
         record = encode_record(timestamp_ms - self._base_timestamp, offset - self._base_offset, key, value, headers)
         self._body += varint(len(record))
         self._body += record
+
+    def extend(self, timestamp_ms: int, records: Iterable[tuple[Buffer | None, Buffer | None]]) -> None:
+        """Add many records of one time without headers, as key and value; the batch has no earlier ones of another time."""
+        assert not self._count or self._base_timestamp == self._max_timestamp == timestamp_ms, "all are of one time"
+        self._base_timestamp = self._max_timestamp = timestamp_ms
+        first = self._last_offset + 1 - self._base_offset
+        encoded = encode_records(first, records)
+        self._last_offset += len(encoded)
+        self._count += len(encoded)
+        self._body += b"".join(encoded)
 
     def build(self) -> bytearray:
         """The whole batch, CRC included."""

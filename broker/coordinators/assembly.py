@@ -70,7 +70,6 @@ def coordinators(
     settings_of_groups = SettingsOfGroups(consumer_settings(config), lambda: replicas.image)
     groups = _groups(config, settings_of_groups, replicas, deadlines, clock)
     settings = TransactionSettings(
-        max_timeout_ms=config.number("transaction.max.timeout.ms"),
         abort_interval_ms=config.number("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
         expiration_ms=config.number("transactional.id.expiration.ms"),
         expiry_interval_ms=config.number("transaction.remove.expired.transaction.cleanup.interval.ms"),

@@ -68,22 +68,21 @@ _new_tuple = tuple.__new__
 # ---- commits
 
 
-def commit_records(group_id: str, topic: str, commits: Iterable[tuple[int, Committed]]) -> list[StoredRecord]:
-    """Commits for partitions of a topic; values of the usual form are encoded by hand, for there may be many."""
+def commit_records(group_id: str, topic: str, commits: Iterable[tuple[int, Committed | bytes]]) -> list[StoredRecord]:
+    """Commits for partitions of a topic; those that are bytes are values of the usual form."""
     records = []
     before_partition = encode_commit_key(group_id, topic, 0)[: -_I32.size]
     for partition, committed in commits:
-        offset, leader_epoch, metadata, commit_wall_ms, expire_wall_ms, topic_id = committed
-        if not metadata and expire_wall_ms == NO_EXPIRY and topic_id != ZERO_UUID:
-            value = _USUAL_AS_WRITTEN.pack(
-                COMMIT_VALUE_VERSION, offset, leader_epoch, 1, commit_wall_ms, 1, 0, 16, topic_id
-            )
-        else:
-            value = encode_commit_value(committed)
+        value = committed if type(committed) is bytes else encode_commit_value(committed)  # type: ignore[arg-type]
         encoded = before_partition + _I32.pack(partition), value
         key = _new_tuple(CommitKey, (group_id, topic, partition))
-        records.append(StoredRecord(key, committed, encoded=encoded))
+        records.append(_new_tuple(StoredRecord, (key, committed, 0, encoded)))
     return records
+
+
+def usual_commit(offset: int, leader_epoch: int, commit_wall_ms: int, topic_id: bytes) -> bytes:
+    """The value of a commit as most are: no note, no expiry, a topic whose id is known; by hand, for there may be many."""
+    return _USUAL_AS_WRITTEN.pack(COMMIT_VALUE_VERSION, offset, leader_epoch, 1, commit_wall_ms, 1, 0, 16, topic_id)
 
 
 def encode_commit_key(group_id: str, topic: str, partition: int) -> bytes:

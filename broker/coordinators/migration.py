@@ -2,8 +2,9 @@
 
 RULES    1. A classic group of consumers becomes a consumer group when a member of the consumer protocol joins it: its
             generation is the epoch, its assignments are targets and what members own.
-         2. A consumer group becomes a classic group when its last member of the consumer protocol goes, or is replaced by a
-            classic one with its instance id: what was the target of each is its assignment.
+         2. A consumer group becomes a classic group when a member goes and all who are left are classic, or when its last
+            member of the consumer protocol is replaced by a classic one with its instance id: what was the target of each
+            is its assignment. Members that become classic one by one make no classic group until one of them goes.
          3. What was of the one kind is deleted, and what is of the other written, in one batch.
          4. A classic group is there as soon as it is decided on, and goes again if its records were refused.
 NOT HERE Classic members of a consumer group (`classic_members.py`), groups without members, which change with the first
@@ -91,7 +92,7 @@ class Migration:
         return (
             size > 0
             and all(member.classic is not None for member in left)
-            and all(member.classic is None for member in gone)
+            and not (is_replaced and any(member.classic is not None for member in gone))
             and self._settings.consumer.migration_policy.allows_downgrades
             and size <= self._settings.max_size
         )

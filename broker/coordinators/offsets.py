@@ -9,7 +9,7 @@ RULES    1. An offset is stored for every partition that is asked for, with what
             only for topics that it does not read. A client's own expiry overrules all of that.
          4. What a transaction committed counts when its marker comes, unless somebody has committed for the same
             partition behind it meanwhile.
-         5. What was read back at start is kept as its bytes where they are of the usual form: no decoding, a third of
+         5. A commit is kept as the bytes of its record where they are of the usual form: no decoding at the start, a third of
             the memory, and nothing for the garbage collector to walk through.
 NOT HERE Who may commit (`classic_group.py`), which topics exist (`handlers/coordination.py`).
 """
@@ -17,7 +17,7 @@ NOT HERE Who may commit (`classic_group.py`), which topics exist (`handlers/coor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from broker.coordinators.group_records import (
     NO_EXPIRY,
@@ -29,6 +29,7 @@ from broker.coordinators.group_records import (
     is_usual_commit,
     read_commit_key,
     read_commit_value,
+    usual_commit,
 )
 from broker.coordinators.java import utf16_units
 from broker.coordinators.runtime import StoredRecord
@@ -67,9 +68,7 @@ Partitions = dict[int, "Committed | bytes"]
 Topics = dict[str, Partitions]
 
 K = TypeVar("K")
-V = TypeVar("V")
 
-_new_tuple = tuple.__new__
 _END_OF_TIME_MS: Final = 2**63 - 1
 _NONE: Final = ErrorCode.NONE
 _NOTHING: Final[Mapping[str, Partitions]] = {}
@@ -80,7 +79,7 @@ class CommittedOffsets:
 
     def __init__(self, metadata_max_size: int) -> None:
         self.by_group: dict[str, Topics] = {}
-        self.open_transactions: dict[int, dict[CommitKey, Committed | None]] = {}
+        self.open_transactions: dict[int, dict[CommitKey, Committed | bytes | None]] = {}
         """Offsets by producer id that wait for the end of their transaction; None: a later commit overrules it."""
         self._metadata_max_size = metadata_max_size
         self._unread: dict[bytes, bytes | None] = {}
@@ -106,7 +105,7 @@ class CommittedOffsets:
             for partition in topic.partitions:
                 index = partition.partition_index
                 error = _NONE
-                if self._is_too_long(partition.committed_metadata):
+                if partition.committed_metadata and self._is_too_long(partition.committed_metadata):
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     commits.append((index, _committed(partition, wall_ms, expire_wall_ms, topic_id)))
@@ -126,7 +125,7 @@ class CommittedOffsets:
             for partition in topic.partitions:
                 index = partition.partition_index
                 error = _NONE
-                if self._is_too_long(partition.committed_metadata):
+                if partition.committed_metadata and self._is_too_long(partition.committed_metadata):
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     commits.append((index, _committed(partition, wall_ms, NO_EXPIRY, topic_ids[topic.name])))
@@ -135,20 +134,19 @@ class CommittedOffsets:
             topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
         return records, TxnOffsetCommitResponse(topics=topics)
 
-    def _is_too_long(self, metadata: str | None) -> bool:
-        if not metadata:
-            return False
+    def _is_too_long(self, metadata: str) -> bool:
         limit = self._metadata_max_size
         length = len(metadata)
         return length > limit or (length * 2 > limit and not metadata.isascii() and len(utf16_units(metadata)) > limit)
 
-    def apply(self, key: CommitKey, committed: Committed | None, producer_id: int) -> None:
+    def apply(self, key: CommitKey, committed: Committed | bytes | None, producer_id: int) -> None:
         """Store or forget one offset; that of a transaction is only noted."""
         if committed is None:
             self._forget(key)
         elif producer_id < 0:
             self._store(*key, committed)
-            _overrule(self.open_transactions, key)
+            if self.open_transactions:
+                _overrule(self.open_transactions, key)
         else:
             self.open_transactions.setdefault(producer_id, {})[key] = committed
 
@@ -267,7 +265,9 @@ class CommittedOffsets:
                         records[key] = commit_tombstone(*key)
         for pending in self.open_transactions.values():
             for key, committed in pending.items():
-                if key[1] in deleted and (committed is None or _may_be(committed.topic_id, deleted[key[1]])):
+                if key[1] in deleted and (
+                    committed is None or _may_be(committed_of(committed).topic_id, deleted[key[1]])
+                ):
                     records[key] = commit_tombstone(*key)
         return list(records.values())
 
@@ -329,7 +329,7 @@ class CommittedOffsets:
         self._unread_transactions = {}
 
 
-def _overrule(transactions: dict[int, dict[K, V | None]], key: K, *, is_tombstone: bool = False) -> None:
+def _overrule(transactions: dict[int, dict[K, Any]], key: K, *, is_tombstone: bool = False) -> None:
     """A commit or a tombstone came behind what open transactions have noted for a partition."""
     for pending in transactions.values():
         if is_tombstone:
@@ -343,16 +343,13 @@ def _committed(
     wall_ms: int,
     expire_wall_ms: int,
     topic_id: bytes,
-) -> Committed:
-    values = (
-        partition.committed_offset,
-        partition.committed_leader_epoch,
-        partition.committed_metadata or "",
-        wall_ms,
-        expire_wall_ms,
-        topic_id,
-    )
-    return _new_tuple(Committed, values)
+) -> Committed | bytes:
+    """What is kept of a commit: its bytes where they are of the usual form (rule 5)."""
+    offset, leader_epoch = partition.committed_offset, partition.committed_leader_epoch
+    metadata = partition.committed_metadata
+    if not metadata and expire_wall_ms == NO_EXPIRY and topic_id != ZERO_UUID:
+        return usual_commit(offset, leader_epoch, wall_ms, topic_id)
+    return Committed(offset, leader_epoch, metadata or "", wall_ms, expire_wall_ms, topic_id)
 
 
 def _may_be(one: bytes, other: bytes) -> bool:

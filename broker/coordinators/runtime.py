@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from itertools import pairwise
 from struct import Struct
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -25,7 +26,7 @@ from broker.coordinators.java import abs_hash
 from broker.coordinators.loading import Loadable, Loader, ReadableLog
 from protocol.codec import encode
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from protocol.records import NO_PRODUCER_ID, BatchBuilder
+from protocol.records import BATCH_OVERHEAD, NO_PRODUCER_ID, BatchBuilder
 from replication.deadlines import Deadline, Deadlines
 from replication.image import Changes, MetadataImage
 from replication.state_machine import Decision
@@ -447,22 +448,32 @@ def _batches(
     to_write: Sequence[StoredRecord], wall_ms: int, limit: int, decision: CoordinatorDecision[Any]
 ) -> list[tuple[bytearray, Sequence[StoredRecord]]]:
     """The batches that hold some records, each with its records; one if they belong together or fit into one."""
-    found: list[tuple[bytearray, Sequence[StoredRecord]]] = []
-    builder = _builder(decision)
-    first = 0
-    for index, record in enumerate(to_write):
-        key, value = encode_record(record)
-        size = len(key) + len(value or b"") + RECORD_OVERHEAD
-        if not decision.is_atomic and builder.count and builder.size + size > limit:
-            found.append((builder.build(), to_write[first:index]))
-            builder, first = _builder(decision), index
-        builder.append(wall_ms, key, value)
-    found.append((builder.build(), to_write[first:]))
-    return found
+    encoded = list(map(encode_record, to_write))
+    if decision.is_atomic:
+        return [(_batch(encoded, wall_ms, decision), to_write)]
+    cuts = [*_first_of_each(encoded, limit), len(encoded)]
+    return [(_batch(encoded[first:end], wall_ms, decision), to_write[first:end]) for first, end in pairwise(cuts)]
 
 
-def _builder(decision: CoordinatorDecision[Any]) -> BatchBuilder:
+def _first_of_each(encoded: Sequence[tuple[bytes, bytes | None]], limit: int) -> list[int]:
+    """With which records a new batch begins, so that none is larger than the limit for having several."""
+    firsts, size = [0], BATCH_OVERHEAD
+    for index, (key, value) in enumerate(encoded):
+        record_size = len(key) + len(value or b"") + RECORD_OVERHEAD
+        if index > firsts[-1] and size + record_size > limit:
+            firsts.append(index)
+            size = BATCH_OVERHEAD
+        size += record_size
+    return firsts
+
+
+def _batch(
+    encoded: Sequence[tuple[bytes, bytes | None]], wall_ms: int, decision: CoordinatorDecision[Any]
+) -> bytearray:
     if decision.producer is None:
-        return BatchBuilder()
-    producer_id, epoch = decision.producer
-    return BatchBuilder(producer_id=producer_id, producer_epoch=epoch, transactional=True)
+        builder = BatchBuilder()
+    else:
+        producer_id, epoch = decision.producer
+        builder = BatchBuilder(producer_id=producer_id, producer_epoch=epoch, transactional=True)
+    builder.extend(wall_ms, encoded)
+    return builder.build()

@@ -83,7 +83,6 @@ class Markers(Protocol):
 class TransactionSettings(NamedTuple):
     """What the broker's settings say about transactions."""
 
-    max_timeout_ms: int = 900_000
     abort_interval_ms: int = 10_000
     expiration_ms: int = 604_800_000
     expiry_interval_ms: int = 3_600_000
@@ -127,24 +126,19 @@ class TransactionCoordinator:
 
     # ---- a producer begins
 
-    def needs_producer_id(self, transactional_id: str, timeout_ms: int, expected: Expected | None) -> bool:
+    def needs_producer_id(self, transactional_id: str, expected: Expected | None) -> bool:
         """Whether `initialize` will need a new producer id."""
         known = self.transactions.get(transactional_id)
         if known is None:
-            return self._allows(timeout_ms)
+            return True
         if known.state is State.ONGOING:
             return self._aborts_with_new_id(known)
         return known.state in _IDLE and known.needs_producer_id(expected)
-
-    def _allows(self, timeout_ms: int) -> bool:
-        return 0 < timeout_ms <= self._settings.max_timeout_ms
 
     def initialize(
         self, transactional_id: str, timeout_ms: int, expected: Expected | None, new_producer_id: int
     ) -> Decided:
         """InitProducerId: the next epoch for whoever comes now, and none for whoever was there before."""
-        if not self._allows(timeout_ms):
-            return _refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         known = self.transactions.get(transactional_id)
         wall_ms = self._host.wall_ms()
         if known is None:

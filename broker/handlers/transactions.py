@@ -79,6 +79,7 @@ class TransactionHandlers:
         take_producer_id: TakeProducerId,
         authorizer: Authorizer,
         offsets_partitions: int,
+        max_timeout_ms: int = 900_000,
     ) -> None:
         """`offsets_partitions`: how many `__consumer_offsets` will have, for as long as it has none."""
         self._runtime = runtime
@@ -87,6 +88,7 @@ class TransactionHandlers:
         self._take_producer_id = take_producer_id
         self._authorizer = authorizer
         self._offsets_partitions = offsets_partitions
+        self._max_timeout_ms = max_timeout_ms
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
@@ -118,10 +120,12 @@ class TransactionHandlers:
         if request.producer_id != NO_PRODUCER_ID:
             expected = Expected(request.producer_id, request.producer_epoch)
         timeout_ms = request.transaction_timeout_ms
+        if not 0 < timeout_ms <= self._max_timeout_ms:  # whoever coordinates it
+            return _initialized(Identity(ErrorCode.INVALID_TRANSACTION_TIMEOUT), context)
         shard = self._runtime.find(name)
         if not isinstance(shard, Shard):
             return _initialized(Identity(shard), context)
-        if not shard.machine.needs_producer_id(name, timeout_ms, expected):
+        if not shard.machine.needs_producer_id(name, expected):
             decision = shard.machine.initialize(name, timeout_ms, expected, NO_PRODUCER_ID)
             return when_committed(
                 shard.execute(decision), lambda error: _initialized(_outcome(decision, error), context)

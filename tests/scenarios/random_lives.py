@@ -32,7 +32,9 @@ class Life:
         self.topic = f"topic.of.{kind}-{seed}"  # with dots: it must not look like a topic id
         self._draw = random.Random(f"{kind} {seed}")
         own = random.Random(f"member ids of {kind} {seed}")  # by whose order a coordinator gives out partitions
-        self._own_ids = {actor: f"{own.randbytes(4).hex()}-of-{actor}" for actor in ACTORS}
+        self._own_ids = {
+            actor: f"!{own.randbytes(4).hex()}-of-{actor}" for actor in ACTORS
+        }  # before any it makes itself
         self._kind, self._seed = kind, seed
         self._group = f"{kind}-{seed}"
         self._world = local_world(settings_of(""))
@@ -96,11 +98,11 @@ class Life:
         groups = (machine.consumer_groups.get(self._group) for machine in self._machines)
         return any(group is not None and not group.members for group in groups)
 
-    def _has_dynamic(self, member_id: str) -> bool:
-        """Whether it is a consumer group with such a member, which has no instance id."""
+    def _has_another(self, member_id: str, instance: str) -> bool:
+        """Whether it is a consumer group with such a member, which has no instance id or another one."""
         groups = (machine.consumer_groups.get(self._group) for machine in self._machines)
         members = [group.members[member_id] for group in groups if group is not None and member_id in group.members]
-        return any(member.instance_id is None for member in members)
+        return any(member.instance_id != instance for member in members)
 
     @property
     def _machines(self) -> list[GroupCoordinator]:
@@ -254,7 +256,7 @@ class Life:
             self._instances[actor] = f"instance-{actor}"
         is_joining = epoch <= 0 or choice < 0.15
         instance = self._instances.get(actor) if is_joining else self._instance(actor)
-        if instance is not None and not (is_joining and self._has_dynamic(said)):
+        if instance is not None and not (is_joining and self._has_another(said, instance)):
             words.append(f"instance_id='{instance}'")
         if is_joining:
             topics = draw.choice([f"['{self.topic}']"] * 5 + ["['no-topic']", "None"])

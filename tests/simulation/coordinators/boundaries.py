@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.coordinators.classic_group import ClassicGroup, State
+from broker.coordinators.group_records import committed_of
 from broker.coordinators.transaction import PREPARED
 from tests.simulation.coordinators.journal import Entry, Journal, Moment, durable
 from tests.support.group_world import ImageHolder, LocalWorld
@@ -131,7 +132,7 @@ def _check_decided(world: LocalWorld, where: str) -> None:
         for (producer, key), committed in pending.items():
             if producer == known.producer_id and committed is not None and known.is_commit:
                 stored = durable(world).get("offset {} {} {}".format(*key))
-                assert stored == committed, f"{where}: {key} of a committed transaction is {stored}"
+                assert stored == committed_of(committed), f"{where}: {key} of a committed transaction is {stored}"
     left = {
         producer
         for shard in world.runtime.shards.values()

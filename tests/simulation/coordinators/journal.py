@@ -90,7 +90,7 @@ def durable(world: LocalWorld) -> Known:
                     known[f"offset {group} {topic} {partition}"] = committed_of(stored)
         for producer, pending in machine.offsets.open_transactions.items():
             for key, committed in pending.items():
-                known[f"pending {index} {producer} {key}"] = committed
+                known[f"pending {index} {producer} {key}"] = None if committed is None else committed_of(committed)
         for group, one in machine.consumer_groups.items():
             known[f"group {group}"] = (one.epoch, one.metadata_hash, one.assignment_epoch, one.assignment_wall_ms)
             known[f"group {group}: members"] = dict(one.members)

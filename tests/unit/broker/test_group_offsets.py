@@ -17,6 +17,7 @@ from broker.coordinators.group_records import (
     is_usual_commit,
     read_commit_key,
     read_commit_value,
+    usual_commit,
 )
 from broker.coordinators.groups import OFFSETS_TOPIC
 from broker.coordinators.offsets import STEP, CommittedOffsets
@@ -72,9 +73,17 @@ def groups_of(made: LocalWorld) -> list[str]:
     ],
 )
 def test_commits_that_are_encoded_by_hand_are_as_the_codec_has_them(group_id: str, committed: Committed) -> None:
-    """group_records.py, `commit_records`: the same bytes, whichever form."""
-    for record in commit_records(group_id, "t.x-y_z", [(0, committed), (2**31 - 1, committed)]):
+    """group_records.py, `commit_records` and `usual_commit`: the same bytes, whichever form."""
+    is_usual = not committed.metadata and committed.expire_wall_ms < 0 and any(committed.topic_id)
+    stored = usual(committed) if is_usual else committed
+    for record in commit_records(group_id, "t.x-y_z", [(0, stored), (2**31 - 1, stored)]):
         assert encode_record(record) == (encode_commit_key(*record.key), encode_commit_value(committed))
+    assert committed_of(stored) == committed
+
+
+def usual(committed: Committed) -> bytes:
+    """A commit without a note and an expiry."""
+    return usual_commit(committed.offset, committed.leader_epoch, committed.commit_wall_ms, committed.topic_id)
 
 
 def test_a_commit_is_written_as_kafka_writes_it() -> None:

@@ -437,7 +437,7 @@ def test_before_version_2_a_producer_is_fenced_by_an_epoch_of_its_own() -> None:
 
 def test_idle_transactional_ids_are_forgotten() -> None:
     """Rule 6: those that are open never; a tombstone makes it last."""
-    made = world(expiration_ms=10_000, expiry_interval_ms=1_000, max_timeout_ms=10**9)
+    made = world(expiration_ms=10_000, expiry_interval_ms=1_000)
     begin(made)
     made.advance(9_000)
     assert state(made)[0] == "Empty"
@@ -465,6 +465,22 @@ def test_looking_at_the_clock_goes_on_after_a_restart() -> None:
 
 
 # ---- the handlers' own rules
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "error"),
+    [
+        (-1, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        (0, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        (1, ErrorCode.NOT_COORDINATOR),
+        (900_000, ErrorCode.NOT_COORDINATOR),
+        (900_001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+    ],
+)
+def test_a_time_that_no_transaction_may_take_is_refused_by_whoever_is_asked(timeout_ms: int, error: ErrorCode) -> None:
+    """As Apache Kafka does, also where somebody else, or nobody yet, coordinates the transactional id."""
+    request = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=timeout_ms)
+    assert LocalWorld().ask(request, 5).error_code == error
 
 
 class Deny:

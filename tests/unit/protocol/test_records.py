@@ -276,6 +276,17 @@ def test_scan_tells_times_and_missing_keys() -> None:
             scan(body, count)
 
 
+def test_records_of_one_time_are_written_as_one_by_one() -> None:
+    """Nulls, empty ones, and lengths and deltas of more than a byte among them."""
+    pairs = [(None, b"v"), (b"k", None), (b"", b""), (b"k" * 70, b"v" * 9000), *[(b"k", b"v")] * 200]
+    one_by_one, together = BatchBuilder(7), BatchBuilder(7)
+    for key, value in pairs:
+        one_by_one.append(1_700_000_000_000, key, value)
+    together.extend(1_700_000_000_000, pairs[:3])
+    together.extend(1_700_000_000_000, pairs[3:])
+    assert together.build() == one_by_one.build()
+
+
 def test_check_first_reads_no_further_than_its_limit() -> None:
     """What lies behind it may be anything; up to it the records must fill the batch."""
     body = record(0) + record(1, value=b"v" * 100) + record(2)

@@ -103,6 +103,8 @@ class _Seen:
         """What each client was assigned and polled."""
         self.carriers: dict[Place, set[str]] = defaultdict(set)
         """Who took each record into a transaction."""
+        self.targets: dict[str, set[str]] = defaultdict(set)
+        """The topics that each client sends to."""
         self.polled: dict[Value, set[Place]] = defaultdict(set)
         self.values: dict[Place, set[str]] = defaultdict(set)
         self.furthest: dict[Partition, int] = {}
@@ -116,6 +118,7 @@ class _Seen:
     def _note(self, event: Event) -> None:
         if event.what == "sends":
             self.sends[event.transaction].append(event)
+            self.targets[event.who].add(event.topic)
         elif event.what == "sent":
             self.sent.append(event)
             self.values[event.place].add(event.value)
@@ -220,7 +223,7 @@ class _Seen:
                 yield f"{later.who} was not given {_shown((*later.where, skipped))}"
 
     def offsets_of_aborted(self) -> Iterator[str]:
-        """After an abort a client was not given again what it had read in the transaction, and nobody else was."""
+        """After an abort a client was not given again what it had read, nor anybody who carries it to the same place."""
         for who, events in self.reads.items():
             first: dict[Partition, Event] = {}  # of what it has read in each partition in its last transaction
             owed: dict[Partition, Event] = {}
@@ -228,7 +231,7 @@ class _Seen:
                 where = event.where
                 if event.what == "polled":
                     due = owed.pop(where, event)
-                    if due.offset < event.offset and self.carriers[due.place] == {who}:
+                    if due.offset < event.offset and not self._is_carried_by_another(due.place, who):
                         yield f"{who} was not given {_shown(due.place)} again, but {_shown(event.place)}"
                     if where not in first or first[where].transaction != event.transaction:
                         first[where] = event
@@ -237,6 +240,9 @@ class _Seen:
                 begun = first.pop(where, event)
                 if event.what == "again" and begun.what == "polled" and begun.transaction == event.transaction:
                     owed[where] = begun
+
+    def _is_carried_by_another(self, place: Place, who: str) -> bool:
+        return any(self.targets[other] == self.targets[who] for other in self.carriers[place] - {who})
 
     def _polls(self) -> Iterator[tuple[Event, Event]]:
         """Records that a client was given one after the other in one partition."""

@@ -71,7 +71,7 @@ class Program:
     def last_words(self, folder: Path) -> str:
         """The ends of its log and of its history."""
         files = self._log, folder / f"{self.name}-{self.life}.jsonl"
-        ends = [file.read_text(errors="replace").splitlines()[-3:] for file in files if file.exists()]
+        ends = [_lines(file)[-3:] for file in files if file.exists()]
         return f"{self.name}, life {self.life}, {self.failures} of which failed: {ends}"
 
     def kill(self) -> None:
@@ -99,6 +99,12 @@ class Program:
         """Wait until it ends by itself, through all its failures."""
         while self.process.wait(END_S) != 0:
             self.look()
+
+
+def _lines(file: Path) -> list[str]:
+    """Without those with which librdkafka follows its own steps."""
+    lines = file.read_text(errors="replace").splitlines()
+    return [line for line in lines if not line.startswith("%7|")]
 
 
 class Lives:

@@ -29,6 +29,7 @@ from tests.support.waiting import until
 SOURCE, TARGET, BY_HAND = "source", "target", "by-hand"
 PARTITIONS = 3
 CARRIERS = ("carrier-a", "carrier-b", "hand")
+GROUP = "carriers"
 VICTIMS = (*CARRIERS, "writer", "watcher")
 BROKER = "broker"
 SETTINGS = {
@@ -59,13 +60,14 @@ def make_topics(bootstrap: str, topics: dict[str, int], replicas: int = 1) -> No
         made.result(60)
 
 
-def begin_at_the_beginning(bootstrap: str, group: str, topic: str) -> None:
-    """A group whose offset in the first partition of a topic is 0, and not unknown."""
+def begin_at_the_beginning(bootstrap: str, group: str, topic: str, partitions: int) -> None:
+    """A group whose offsets in the first partitions of a topic are 0, and not unknown."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, **QUICK})
 
     def is_told() -> bool:
         try:
-            told = consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+            offsets = [TopicPartition(topic, partition, 0) for partition in range(partitions)]
+            told = consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException:  # the coordinator is not there yet
             return False
         return not any(place.error for place in told)
@@ -141,12 +143,13 @@ def run(folder: Path, broker: AnyBroker, seed: int, count: int) -> Counter[str]:
     """The whole of it; what was done."""
     topics = {SOURCE: PARTITIONS, TARGET: PARTITIONS, BY_HAND: 1}
     make_topics(broker.bootstrap, topics)
-    begin_at_the_beginning(broker.bootstrap, CARRIERS[2], SOURCE)
+    begin_at_the_beginning(broker.bootstrap, GROUP, SOURCE, PARTITIONS)
+    begin_at_the_beginning(broker.bootstrap, CARRIERS[2], SOURCE, 1)
     with Lives(broker.bootstrap, folder) as lives:
         lives.begin("writer", "writer", SOURCE, PARTITIONS)
         lives.begin("reader", "watcher", *words_of(topics))
         for name in CARRIERS[:2]:
-            lives.begin("carrier", name, SOURCE, TARGET, "carriers")
+            lives.begin("carrier", name, SOURCE, TARGET, GROUP)
         lives.begin("carrier_by_hand", CARRIERS[2], SOURCE, BY_HAND)
         kill_again_and_again(lives, broker, seed, count, VICTIMS, TARGET)
         lives.end("writer")

@@ -89,6 +89,15 @@ def test_each_anomaly_is_found_where_it_was_planted(kind: str) -> None:
     assert kind in {found.kind for found in anomalies(history(RIGHT.replace(was, becomes, 1)))}
 
 
+@pytest.mark.parametrize(("target", "is_found"), [("c", True), ("b", False)])
+def test_only_who_carries_to_the_same_place_carries_for_another(target: str, is_found: bool) -> None:
+    """What a client aborts and does not read again is lost, though another group reads the same topic."""
+    aborted = "d polled d1 a 0 0 x\nd sends d1 b 0 -1 x\nd aborted d1\nd again d1 a 0\nd polled d2 a 0 1 y"
+    other = f"e polled e1 a 0 0 x\ne sends e1 {target} 0 -1 x"
+    found = {one.kind for one in anomalies(history(f"{RIGHT}\n{aborted}\n{other}"))}
+    assert ("offset of an aborted transaction" in found) is is_found
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

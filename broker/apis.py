@@ -102,8 +102,8 @@ def client_apis(
         soon=node.publisher.soon,
     )
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
-    offsets_partitions = config.number("offsets.topic.num.partitions")
-    transacting = TransactionHandlers(transactions, groups, image, ids.take, authorizer, offsets_partitions)
+    limits = config.number("offsets.topic.num.partitions"), config.number("transaction.max.timeout.ms")
+    transacting = TransactionHandlers(transactions, groups, image, ids.take, authorizer, *limits)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     producing = ProduceHandler(replicas, purgatory.deadlines, admission, authorizer)
     fetching = _fetching(config, replicas, purgatory, authorizer)
@@ -154,12 +154,14 @@ def _fetching(
 def controller_apis(config: BrokerConfig, node: MetadataNode, authorizer: Authorizer, deadlines: Deadlines) -> Router:
     """The table of a listener that the cluster's other nodes connect to."""
     users = UserHandlers(node, authorizer).routes()
+    configs = ConfigHandlers(lambda: node.image, config, authorizer).routes()
     routes = [
         *ControllerHandlers(node, authorizer).routes(),
         *RaftHandlers(node.quorum, authorizer).routes(),
         *ClusterHandlers(node, authorizer, deadlines).routes(),
         *_admin(config, node, authorizer, deadlines).routes(),
         *(route for route in users if route.api_key != ApiKey.DESCRIBE_CLIENT_QUOTAS),
+        *(route for route in configs if route.api_key != ApiKey.LIST_CONFIG_RESOURCES),
         *authentication.routes(),
     ]
     return ApiVersionsHandler(node).table_of([*routes, *EnvelopeHandler(routes, authorizer).routes()])

@@ -84,7 +84,7 @@ class MetadataPart:
             World(disk, worker, deadlines, clock, random.randrange, in_quorum.ask_at),
             identity,
             start,
-            self._environment(start.log.kraft_version.latest),
+            self._environment(),
             sessions,
             own,
             times=config.quorum_times(),
@@ -129,7 +129,7 @@ class MetadataPart:
         )
         return Controllers(caller, self._places.bootstrap, listener)
 
-    def _environment(self, kraft_version: int) -> Environment:
+    def _environment(self) -> Environment:
         config = self._config
         return Environment(
             node_id=config.node_id,
@@ -139,5 +139,4 @@ class MetadataPart:
             default_replication_factor=config.number("default.replication.factor"),
             new_id=lambda: new_uuid(secrets.token_bytes),
             random_below=random.Random().randrange,  # noqa: S311  # no secret, and no system call for each partition
-            kraft_version=kraft_version,
         )

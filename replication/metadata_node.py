@@ -23,7 +23,7 @@ from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationR
 from protocol.schema import Message
 from replication.committed_metadata import CommittedMetadata
 from replication.controller.controller import Controller, OwnController
-from replication.controller.environment import Environment
+from replication.controller.environment import Environment, KraftVersion
 from replication.controller.recurring import DEFAULT_INTERVALS, Intervals, Recurring
 from replication.controller.sessions import Sessions
 from replication.deadlines import Deadlines
@@ -78,6 +78,10 @@ class MetadataNode:
         self.log = log = start.log
         self.publisher = Publisher(start.image)
         committed = CommittedMetadata(log, self.publisher, is_in_transaction=start.is_in_transaction)
+        kraft_version = KraftVersion(
+            lambda: log.kraft_version.latest, lambda level: self.raft.upgrade(level, validate_only=True)
+        )
+        environment = environment._replace(kraft_version=kraft_version)
         recurring = Recurring(world.deadlines, world.clock.mono_ms, intervals)
         self.controller = Controller(
             log, self.publisher, committed, environment, sessions, world.clock, own, start.bootstrap, recurring
@@ -96,6 +100,7 @@ class MetadataNode:
             mono_ms=world.clock.mono_ms(),
         )
         self.quorum = Quorum(self.raft, log, self.controller, self._keep, world.send, world.deadlines, world.clock)
+        self.controller.raise_kraft_version = self.quorum.raise_kraft_version
         log.on_written, log.on_flushed = self.quorum.written, self.quorum.flushed
 
     def start(self) -> None:

@@ -127,6 +127,9 @@ def _voters(
             )
         alone = found.last_voters or [identity.node_id]
         voters = History(VoterSet([Voter(ReplicaKey(alone[0]))]))
+    elif static_voters and not found.kraft_version.at(found.start.end_offset):
+        # theirs again, if the records that name others are cut off
+        voters.begins_with(found.start.end_offset, static_voters)
     latest = voters.latest
     if len(latest) == 1 and own not in latest and not may_observe:
         (voter,) = latest

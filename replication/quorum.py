@@ -176,6 +176,12 @@ class Quorum:
         self.raft.flushed(self._clock.mono_ms())
         self._go_on()
 
+    def raise_kraft_version(self, level: int) -> None:
+        """Write it down; the leader was asked whether it can be (`Raft.upgrade`)."""
+        refusal = self.raft.upgrade(level)
+        assert refusal is None, "it was asked"
+        self._go_on()
+
     def resign(self) -> None:
         """Stop leading, and say so, if this replica leads."""
         if isinstance(self.raft.role, Leader):

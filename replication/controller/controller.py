@@ -67,7 +67,7 @@ from replication.controller.brokers import (
 from replication.controller.credentials import alter_credentials
 from replication.controller.directories import assign_replicas
 from replication.controller.environment import Environment
-from replication.controller.features import cluster_min_isr, update_features
+from replication.controller.features import cluster_min_isr, raised_kraft_version, update_features
 from replication.controller.heartbeats import Standing, fence, heartbeat
 from replication.controller.isr_changes import alter_partitions
 from replication.controller.not_controller import not_controller
@@ -174,6 +174,8 @@ class Controller:
         self.is_active = False
         """Whether this node leads the metadata log."""
         self.on_failed: Callable[[str], None] = _ignore
+        self.raise_kraft_version: Callable[[int], None] = _ignore
+        """Has the quorum do it, where it said that it can."""
 
     # ------------------------------------------------------------ the quorum
     def lead(self, lead: Lead) -> None:
@@ -247,6 +249,10 @@ class Controller:
             reply(not_controller(request))
             return
         decision = _DECISIONS[type(request)](self._newest, self._environment, request)
+        if isinstance(request, UpdateFeaturesRequest):
+            kraft_version = raised_kraft_version(request, decision.reply)
+            if kraft_version is not None:
+                self.raise_kraft_version(kraft_version)
         self._answer(request, decision, wall_ms, reply)
         if any(isinstance(record, ConfigRecord) and record.name == UNCLEAN_ELECTION for record, _ in decision.records):
             self._recur(elect_unclean)
@@ -369,5 +375,5 @@ def _nothing() -> None:
     pass
 
 
-def _ignore(_sentence: str) -> None:
+def _ignore(_what: str | int) -> None:
     pass

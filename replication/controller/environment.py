@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
+from protocol.errors import KafkaError
 from storage.settings import Setting
 
 
@@ -17,6 +18,18 @@ class BrokerRules(Protocol):
 
     def setting(self, name: str) -> Setting | None:
         """The row of a setting, or None when there is no such setting."""
+
+
+class KraftVersion(NamedTuple):
+    """The level of kraft.version, which the quorum writes down itself (`replication/raft/voter_changes.py`)."""
+
+    level: Callable[[], int]
+    """1: the voters stand in the metadata log; 0: they are a setting."""
+    refusal: Callable[[int], KafkaError | None]
+    """Why it cannot be raised to a level now, if it cannot."""
+
+
+IN_THE_LOG = KraftVersion(lambda: 1, lambda _: None)
 
 
 class Environment(NamedTuple):
@@ -32,5 +45,5 @@ class Environment(NamedTuple):
     """A fresh topic id."""
     random_below: Callable[[int], int]
     """A random number from 0 to below the given one."""
-    kraft_version: int
-    """1: the voters stand in the metadata log; 0: they are a setting."""
+    kraft_version: KraftVersion = IN_THE_LOG
+    """The quorum's that this node is part of."""

@@ -4,8 +4,8 @@ RULES    1. A request is obeyed as a whole or not at all: the first feature that
          2. Every node that is registered must know the level; a feature that it does not name it knows at 0 only.
          3. The metadata go down to an older version only where no record of theirs would change its form.
          4. Where eligible leader replicas begin, min.insync.replicas becomes a setting of the whole cluster.
-         5. Checks, their order and sentences are Apache Kafka 4.3's (FeatureControlManager), with one difference: voters
-            that are a setting (kraft.version 0) stay one.
+         5. kraft.version is no record of the controller: whether it can be raised says the quorum, which does it.
+         6. Checks, their order and sentences are Apache Kafka 4.3's (FeatureControlManager).
 NOT HERE What the levels mean (`replication/record_versions.py`), which of them clients are told of (`broker/apis.py`).
 """
 
@@ -62,6 +62,14 @@ def update_features(
     return Decision([] if request.validate_only else records, response)
 
 
+def raised_kraft_version(request: UpdateFeaturesRequest, answer: UpdateFeaturesResponse) -> int | None:
+    """The kraft.version that the quorum is to have when this was the answer (rule 5)."""
+    if request.validate_only or answer.error_code != ErrorCode.NONE:
+        return None
+    levels = (one.max_version_level for one in request.feature_updates if one.feature == KRAFT_VERSION)
+    return next(levels, None)
+
+
 def cluster_min_isr(environment: Environment) -> Versioned:
     """The record that makes this node's min.insync.replicas the cluster's."""
     value = environment.settings.get(MIN_ISR, "1")
@@ -69,7 +77,7 @@ def cluster_min_isr(environment: Environment) -> Versioned:
 
 
 def _check(image: MetadataImage, environment: Environment, name: str, level: int, how: int) -> None:
-    before = environment.kraft_version if name == KRAFT_VERSION else image.features.get(name, 0)
+    before = environment.kraft_version.level() if name == KRAFT_VERSION else image.features.get(name, 0)
     if how not in (UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
         raise _refused(name, level, "The controller does not support the given upgrade type.")
     if level < 0:
@@ -81,8 +89,8 @@ def _check(image: MetadataImage, environment: Environment, name: str, level: int
         raise _refused(name, level, "Can't downgrade to a newer version.")
     if name == KRAFT_VERSION and level < before:
         raise _refused(name, level, "Can't downgrade the version of this feature.")
-    if name == KRAFT_VERSION and level > before:
-        raise _refused(name, level, "The voters of this cluster are a setting.")
+    if name == KRAFT_VERSION and (refusal := environment.kraft_version.refusal(level)) is not None:
+        raise refusal
     if name == METADATA_VERSION and level < before and changes_records(level, before):
         why = (
             "Refusing to perform the requested downgrade because it might delete metadata information."

@@ -76,7 +76,7 @@ class Following:
             self.failed()
             return
         role.has_fetched = True
-        role.deadline_ms = mono_ms + standing.times.fetch_timeout_ms
+        role.deadline_ms = standing.fetch_deadline(mono_ms)
         effect = self._taken(partition)
         if effect is not None:
             standing.effects.append(effect)

@@ -8,13 +8,15 @@ RULES    1. What must not be forgotten is durable before anything that rests on 
          5. Whoever goes on without a leader stands for election no later than it would have (KIP-996).
          6. The first voter that is started and knows no leader stands for election at once, and so does who led: nobody else
             is disturbed by a vote before the vote, and a cluster that is started need not miss a leader first.
+         7. Who does without a silent leader draws when: its followers heard it at the same moment last, and two that stand for
+            election at once split the vote and lose an election timeout. Apache Kafka's do not draw there.
 NOT HERE What brings a change about: votes (`voting.py`), the leader's word (`following.py`), time (`raft.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode
 from replication.raft import letters
@@ -25,6 +27,9 @@ from replication.raft.pulling import Pull
 from replication.raft.replica_log import Answer, Effect, ElectionState, Lead, NameVoters, Persist, ReplicaLog
 from replication.raft.roles import Ballot, Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
 from replication.raft.voters import Address, ReplicaKey, Voter, VoterSet
+
+_APART: Final = 10
+"""The part of a fetch timeout over which followers spread."""
 
 
 class QuorumTimes(NamedTuple):
@@ -135,6 +140,11 @@ class Standing:
         timeout_ms = self.times.election_timeout_ms
         return mono_ms + timeout_ms + self._jitter(timeout_ms)
 
+    def fetch_deadline(self, mono_ms: int) -> int:
+        """When to do without a leader that is silent from now on; rule 7."""
+        timeout_ms = self.times.fetch_timeout_ms
+        return mono_ms + timeout_ms + self._jitter(timeout_ms // _APART)
+
     def _first_deadline(self, mono_ms: int) -> int:
         """When to stand for election after the start (rule 6)."""
         is_first = self.is_voter and self.own.key.node_id == min(self.voters.node_ids)
@@ -181,7 +191,7 @@ class Standing:
         if not addresses:
             return Unattached(self.election_deadline(mono_ms), leader_id)
         patience_ms = self.times.fetch_timeout_ms
-        return Follower(leader_id, mono_ms + patience_ms, next_voter_request_ms=mono_ms + patience_ms)
+        return Follower(leader_id, self.fetch_deadline(mono_ms), next_voter_request_ms=mono_ms + patience_ms)
 
     def prospective(self, mono_ms: int, vote: ReplicaKey | None = None) -> None:
         """Find out whether an election would be won."""

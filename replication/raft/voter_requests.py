@@ -76,5 +76,5 @@ class VoterRequests:
             return
         if is_update:
             role.has_updated_leader = role.has_fetched = True
-            role.deadline_ms = mono_ms + standing.times.fetch_timeout_ms
+            role.deadline_ms = standing.fetch_deadline(mono_ms)
         role.next_voter_request_ms = mono_ms + standing.times.fetch_timeout_ms

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
+from protocol.messages.admin import DescribeConfigsRequest, DescribeConfigsResource
 from protocol.messages.cluster import (
     AddRaftVoterRequest,
     AlterPartitionReassignmentsRequest,
@@ -25,12 +26,15 @@ from protocol.messages.cluster import (
     VoterListener,
 )
 from protocol.primitives import uuid_text
+from replication.image import ResourceType
 from tests.support.follower import Seen
 from tests.support.follower_world import BOTH, Cluster, World, running
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 E = ErrorCode
+FILE = 4
+"""Where a setting comes from, as on the wire."""
 
 
 @pytest.fixture(scope="module", params=BOTH)
@@ -212,3 +216,19 @@ def test_the_only_voter_stays_the_only_one(cluster: Cluster) -> None:
             sentence = NO_ENDPOINT.format(f"Endpoints(endpoints={{{shown}}})")
             assert add(1, own, listeners) == (E.INVALID_REQUEST, sentence)
         assert add(2, OTHER)[0] == E.REQUEST_TIMED_OUT
+
+
+def test_a_controller_describes_its_own_settings(cluster: Cluster) -> None:
+    """As kafka-configs --bootstrap-controller asks: of its own node, of all brokers, of topics; not of another node."""
+    own = [("node.id", "1", FILE)]
+    for kind, name, code, described in (
+        (ResourceType.BROKER, "1", E.NONE, own),
+        (ResourceType.BROKER, "2", E.INVALID_REQUEST, []),
+        (ResourceType.BROKER, "", E.NONE, []),
+        (ResourceType.TOPIC, "nowhere", E.UNKNOWN_TOPIC_OR_PARTITION, []),
+    ):
+        asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=["node.id"])
+        with RawClient(cluster.controller) as client:
+            (answer,) = client.ask(DescribeConfigsRequest(resources=[asked]), 4).results
+        found = [(entry.name, entry.value, entry.config_source) for entry in answer.configs]
+        assert (answer.error_code, found) == (code, described)

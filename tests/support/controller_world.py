@@ -171,7 +171,7 @@ class ControllerWorld:
 
     def open(self) -> MetadataStart:
         """Open the log."""
-        opened = open_metadata_log(self.disk, self._engine, self.identity, self.worker)
+        opened = open_metadata_log(self.disk, self.engine, self.identity, self.worker)
         self.log = opened.log
         return opened
 
@@ -182,7 +182,8 @@ class ControllerWorld:
         self.identity = self.identity._replace(metadata_directory_id=voters.voters[0].voter_directory_id)
         return self
 
-    def _engine(self, path: str, config: LogConfig) -> Engine:
+    def engine(self, path: str, config: LogConfig) -> Engine:
+        """Of the log."""
         return SegmentEngine(self.disk, path, config)
 
     def lead(self) -> ControllerWorld:
@@ -267,7 +268,6 @@ class ControllerWorld:
             default_replication_factor=1,
             new_id=lambda: self.topic_ids.popleft() if self.topic_ids else new_uuid(self.dice.randbytes),
             random_below=self.dice.randrange,
-            kraft_version=self.log.kraft_version.latest,
         )
 
     def ask(self, request: Message) -> Any:

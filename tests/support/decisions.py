@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import subprocess
-import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -83,7 +82,7 @@ class OurDecisions:
         settings = {"min.insync.replicas": str(min_isr)}
         self.topic_ids: deque[bytes] = deque()
         rules = BrokerRules(BrokerConfig(settings))
-        self._environment = Environment(1, settings, rules, 1, 3, self.topic_ids.popleft, lambda below: 0, 1)
+        self._environment = Environment(1, settings, rules, 1, 3, self.topic_ids.popleft, lambda below: 0)
         self._sessions = Sessions(Deadlines(), 9_000)
         self.image = MetadataImage(CLUSTER_ID)
         self.image.features = dict(levels)
@@ -148,8 +147,7 @@ class KafkaDecisions:
     """Apache Kafka's, for as long as the `with` block lasts; `begin` makes a cluster anew."""
 
     def __enter__(self) -> Self:
-        self._classes = tempfile.TemporaryDirectory(prefix="kafka-decisions-")
-        classes = compile_java(SOURCE, Path(self._classes.name))
+        classes = compile_java(SOURCE)
         command = tool_command("org.apache.kafka.controller.Decisions", classes=classes)
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -161,7 +159,6 @@ class KafkaDecisions:
     ) -> None:
         with self._process:
             self._process.kill()
-        self._classes.cleanup()
 
     def begin(self, min_isr: int, levels: Mapping[str, int]) -> None:
         """A new cluster."""

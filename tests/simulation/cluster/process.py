@@ -219,7 +219,7 @@ class Process:
             World(disk, self._worker, self.deadlines, self, random.randrange, self._ask_replica),
             identity,
             start,
-            self._environment(start.log.kraft_version.latest),
+            self._environment(),
             sessions,
             own,
             times=config.quorum_times(),
@@ -231,7 +231,7 @@ class Process:
         node.quorum.on_leader = self._leader_changed
         self._registration = ControllerRegistration(self.node_id, own, self.channel, self)
 
-    def _environment(self, kraft_version: int) -> Environment:
+    def _environment(self) -> Environment:
         config, random = self.config, self._around.random
         return Environment(
             node_id=config.node_id,
@@ -241,7 +241,6 @@ class Process:
             default_replication_factor=3,
             new_id=lambda: new_uuid(random.randbytes),
             random_below=random.randrange,
-            kraft_version=kraft_version,
         )
 
     def _build_broker(self) -> None:

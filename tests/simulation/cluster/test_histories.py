@@ -13,7 +13,7 @@ from tests.simulation.cluster.playing import play
 
 ALWAYS = 45
 AT_A_TIME = 15
-NEW_S = 20.0
+NEW_S = 10.0
 
 
 @pytest.mark.parametrize("first", range(0, ALWAYS, AT_A_TIME))

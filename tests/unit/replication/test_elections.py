@@ -24,7 +24,7 @@ from replication.image import (
 
 TOPIC = b"T" * 16
 ELR = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
-ENVIRONMENT = Environment(1, {}, BrokerRules(BrokerConfig({})), 1, 1, lambda: b"", lambda below: 0, 1)
+ENVIRONMENT = Environment(1, {}, BrokerRules(BrokerConfig({})), 1, 1, lambda: b"", lambda below: 0)
 
 
 def partition(

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored
 from protocol.messages.admin import AlterConfigsResource, IncrementalAlterConfigsRequest
 from protocol.messages.quorum import BrokerRegistrationRequest
 from protocol.messages.stored import BrokerEndpoint, BrokerFeature
 from replication.controller.brokers import registration_of_controller
-from replication.controller.features import update_features
+from replication.controller.environment import KraftVersion
+from replication.controller.features import raised_kraft_version, update_features
 from replication.metadata_start import MetadataStart
 from replication.record_versions import SUPPORTED_FEATURES, WITH_CONTROLLERS
 from tests.support.controller_world import CLUSTER_ID, CONTROLLER_ENDPOINTS, ControllerWorld
@@ -106,10 +107,14 @@ def test_eligible_leaders_take_the_setting_away_from_single_brokers(tmp_path: Pa
     assert world.image.configs[BROKER, ""] == {"min.insync.replicas": "2"}
 
 
-@pytest.mark.parametrize(("level", "code"), [(0, ErrorCode.NONE), (1, ErrorCode.INVALID_UPDATE_VERSION)])
-def test_voters_that_are_a_setting_stay_one(tmp_path: Path, level: int, code: ErrorCode) -> None:
-    """Rule 5."""
+@pytest.mark.parametrize("refusal", [None, KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "not now")])
+def test_the_quorum_says_whether_its_version_can_be_raised(tmp_path: Path, refusal: KafkaError | None) -> None:
+    """Rule 5; what was only tried is not done."""
     world = ControllerWorld(tmp_path).start()
-    environment = world.environment()._replace(kraft_version=0)
-    answer = update_features(world.image, environment, updates((KRAFT, level, UP))).reply
-    assert answer.error_code == code
+    environment = world.environment()._replace(kraft_version=KraftVersion(lambda: 0, lambda level: refusal))
+    request = updates((KRAFT, 1, UP))
+    decision = update_features(world.image, environment, request)
+    assert not decision.records
+    assert (decision.reply.error_code == ErrorCode.NONE) == (refusal is None)
+    assert raised_kraft_version(request, decision.reply) == (1 if refusal is None else None)
+    assert raised_kraft_version(updates((KRAFT, 1, UP), validate_only=True), decision.reply) is None

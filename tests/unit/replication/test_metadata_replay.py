@@ -20,6 +20,8 @@ from replication.metadata_records import (
     snapshot,
 )
 from replication.metadata_replay import read_metadata
+from replication.metadata_start import open_metadata_log
+from replication.raft.voters import ReplicaKey, Voter, VoterSet
 from tests.support.controller_world import WALL_MS, ControllerWorld
 from tests.support.metadata_histories import data_batch
 
@@ -115,6 +117,20 @@ def test_a_static_quorum_of_others_wants_settings(tmp_path: Path, log: bytes, se
     with pytest.raises(UnreadableMetadata, match=sentence):
         world.open()
     assert all_files(tmp_path) == before
+
+
+def test_voters_that_are_a_setting_vote_again_when_the_records_that_named_them_are_cut_off(tmp_path: Path) -> None:
+    """A start between the rise to kraft.version 1 and its commitment, which never came: another leader has no such records."""
+    world = ControllerWorld(tmp_path)
+    (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
+    rise = control_records([*voter_records(SEVERAL)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
+    data = data_batch([(MODERN, 0)], base_offset=1, leader_epoch=1, timestamp_ms=WALL_MS)
+    world.log_path.write_bytes(led_by(1, 2, 3) + data + rise)
+    setting = VoterSet(Voter(ReplicaKey(node_id)) for node_id in (1, 2, 3))
+    log = open_metadata_log(world.disk, world.engine, world.identity, world.worker, static_voters=setting).log
+    assert (log.kraft_version.latest, log.voters.latest.node_ids) == (1, [1, 2])
+    log.truncate(2, lambda: None)
+    assert (log.kraft_version.latest, log.voters.latest) == (0, setting)
 
 
 def test_a_level_that_was_taken_back_does_no_harm(tmp_path: Path) -> None:

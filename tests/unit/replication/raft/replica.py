@@ -46,7 +46,9 @@ def replica(
     """A replica that begins at time 0, in a quorum whose voters stand in the log, unless it has another log."""
     known = state or ElectionState()
     its_log = log or MemoryLog(voters, 1)
-    return Raft(own, CLUSTER, its_log, known, times=QuorumTimes(), jitter=lambda _below: 0, mono_ms=0, **given)
+    return Raft(
+        own, CLUSTER, its_log, known, times=QuorumTimes(), **{"jitter": lambda _below: 0, "mono_ms": 0, **given}
+    )
 
 
 def log_of(raft: Raft) -> MemoryLog:

@@ -16,7 +16,7 @@ from replication.raft.progress import Progress
 from replication.raft.pulling import ForkedLog
 from replication.raft.raft import Raft
 from replication.raft.replica_log import Append, ElectionState, EpochEnd, KeepSnapshot, Send, Truncate
-from replication.raft.roles import Follower, Leader
+from replication.raft.roles import Follower, Leader, Prospective
 from replication.raft.serving import parting
 from replication.raft.voters import Address, Voter, VoterSet, from_record, to_record
 from tests.simulation.quorum.memory_log import Entry, MemoryLog
@@ -83,6 +83,17 @@ def answered(raft: Raft, ask: Send, now_ms: int = 2, **said: Any) -> None:
     for name, value in said.items():
         setattr(partition, name, value)
     raft.answered(ask.to, ask.token, response, now_ms)
+
+
+def test_followers_of_a_silent_leader_stand_for_election_one_after_another() -> None:
+    """Each draws when: they heard the leader at the same moment last, and would split the vote."""
+    for drawn in (0, 130):
+        raft, ask = follower(jitter=lambda below, drawn=drawn: min(drawn, below - 1))
+        answered(raft, ask, 6)
+        raft.tick(2005 + drawn)
+        assert isinstance(raft.role, Follower)
+        raft.tick(2006 + drawn)
+        assert isinstance(raft.role, Prospective)
 
 
 def leader_answer() -> Any:

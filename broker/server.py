@@ -134,6 +134,7 @@ def run(config: BrokerConfig, founding: Founding) -> None:
         server.finish()
     finally:
         server.abandon()
+        end_tasks(loop)
         loop.close()
     if server.failure is not None:
         raise StartError(server.failure)
@@ -514,8 +515,9 @@ class Server:
         self._fail("a fault of the broker itself; the trace is in the log")
 
     def _fail(self, sentence: str) -> None:
-        self.failure = sentence
-        self._loop.stop()
+        if self.failure is None:  # else what follows from the first one
+            self.failure = sentence
+            self._loop.stop()
 
     # ------------------------------------------------------------ stopping
     def stop(self) -> None:
@@ -572,7 +574,6 @@ class Server:
         self._reconfiguration.stop_cleaners()
         self._worker.stop()
         self._loop.run_until_complete(asyncio.sleep(0))  # what the threads reported
-        end_tasks(self._loop)
         self._timer.stop()
         self._metadata_log.close()
         self._log_manager.shutdown(self._life.epoch)

@@ -9,7 +9,16 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from protocol.errors import ErrorCode
+from protocol.messages.cluster import (
+    DescribeQuorumRequest,
+    QuorumPartition,
+    QuorumTopic,
+    RemoveRaftVoterRequest,
+)
 from tests.support.cluster import Cluster
+from tests.support.feature_cases import KRAFT, UP, updates
+from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 PARTITIONS = 6
@@ -139,3 +148,31 @@ def test_transactions_reach_over_all_brokers(cluster: Cluster) -> None:
     found = read_all(cluster, "paid", **{"isolation.level": "read_committed"})
     committed = [number for number in range(240) if number // 60 % 2 == 0]
     assert sorted(int(value) for value in found.values()) == sorted(3 * committed)
+
+
+def voters(cluster: Cluster) -> dict[int, bytes]:
+    """Who has a vote, and in which directory, as node 1 is told."""
+    asked = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
+    with RawClient(cluster.nodes[1].bootstrap) as client:
+        (partition,) = client.ask(DescribeQuorumRequest(topics=[asked]), 2).topics[0].partitions
+    return {voter.replica_id: voter.replica_directory_id for voter in partition.current_voters}
+
+
+def test_voters_that_are_a_setting_come_to_stand_in_the_log_and_can_leave(cluster: Cluster) -> None:
+    """kraft.version 1 (KIP-853), when all have said that they know it; the setting says nothing any more, after a start too."""
+
+    def is_raised() -> bool:
+        code: int = client.ask(updates((KRAFT, 1, UP)), 2).error_code
+        return code == ErrorCode.NONE
+
+    create(cluster, "before")
+    removed = RemoveRaftVoterRequest(cluster_id=None, voter_id=3, voter_directory_id=voters(cluster)[3])
+    with RawClient(cluster.nodes[1].bootstrap) as client:
+        assert client.ask(removed, 0).error_code == ErrorCode.UNSUPPORTED_VERSION
+        until(is_raised, "all voters have said what they support")
+        until(lambda: client.ask(removed, 0).error_code == ErrorCode.NONE, "node 3 has no vote")
+    for node in cluster.nodes.values():
+        node.kill()
+    cluster.start()
+    assert sorted(voters(cluster)) == [1, 2]
+    create(cluster, "after")

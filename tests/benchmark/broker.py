@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 
 from tests.benchmark.load import catalogue, fresh
 from tests.benchmark.load.catalogue import Group, Scale
 from tests.benchmark.load.site import Site, at_rest, running
-from tests.benchmark.report.publish import publish
+from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import options, say, wishes
+from tests.benchmark.report.terminal import only, options, results_name, say, wishes
 from tests.support.kafka import why_no_kafka
 
 REST = "at rest after the loads on one partition"
@@ -71,29 +70,20 @@ def measure_loads(results: Results, wanted: argparse.Namespace, chosen: Callable
 
 
 def main() -> int:
-    parser = options("broker", __doc__)
-    parser.add_argument("--only", action="append", default=[], help=argparse.SUPPRESS)
-    wanted = wishes(parser)
+    wanted = wishes(only(options("broker", __doc__)))
     wants_java = not wanted.quick or any("java" in text.lower() for text in wanted.only)
     wanted.java = wants_java and why_no_kafka() is None
 
     def chosen(name: str) -> bool:
         return not wanted.only or any(text.lower() in name.lower() for text in wanted.only)
 
-    is_whole = not wanted.only and not wanted.alone
-    results = Results(
-        f"broker{'-quick' if wanted.quick else ''}{'' if is_whole else '-part'}", {"rounds": wanted.rounds}
-    )
-    started = time.monotonic()
-    try:
+    def measure() -> None:
         if any(map(chosen, fresh.NAMES)):
             measure_fresh(results, wanted)
         measure_loads(results, wanted, chosen)
-    finally:  # what was measured is not lost with a load that fails
-        say("")
-        results.settings["seconds"] = round(time.monotonic() - started, 1)
-        status = publish(results, docs=wanted.docs)
-    return status
+
+    results = Results(results_name("broker", wanted), {"rounds": wanted.rounds})
+    return measured(results, measure, docs=wanted.docs)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Callable
 
 import psutil
 
@@ -27,9 +26,9 @@ from tests.benchmark.load import raw
 from tests.benchmark.load.catalogue import SMALL_INDEXES
 from tests.benchmark.load.clusters import NODES, Three, threes
 from tests.benchmark.load.meter import Outcome, cpu_seconds
-from tests.benchmark.report.publish import publish
+from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import options, say, wishes
+from tests.benchmark.report.terminal import only, options, results_name, say, wishes
 
 MIB = 2**20
 _LOAD, _WIDE = "load", "wide"
@@ -141,25 +140,15 @@ class Run:
 
 
 def main() -> int:
-    parser = options("cluster", __doc__)
-    parser.add_argument("--only", action="append", default=[], help=argparse.SUPPRESS)
-    wanted = wishes(parser)
-    name = f"cluster{'-quick' if wanted.quick else ''}{'-part' if wanted.only or wanted.alone else ''}"
-    results = Results(name, {"rounds": wanted.rounds})
-    started = time.monotonic()
-    try:
-        measure(results, wanted, lambda: threes(alone=wanted.alone))
-    finally:  # what was measured is not lost with a load that fails
-        say("")
-        results.settings["seconds"] = round(time.monotonic() - started, 1)
-        status = publish(results, docs=wanted.docs)
-    return status
+    wanted = wishes(only(options("cluster", __doc__)))
+    results = Results(results_name("cluster", wanted), {"rounds": wanted.rounds})
+    return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
 
 
-def measure(results: Results, wanted: argparse.Namespace, make: Callable[[], list[Three]]) -> None:
+def measure(results: Results, wanted: argparse.Namespace) -> None:
     """Both clusters side by side, for all rounds."""
     with contextlib.ExitStack() as held:
-        run = Run(results, wanted, [held.enter_context(three) for three in make()])
+        run = Run(results, wanted, [held.enter_context(three) for three in threes(alone=wanted.alone)])
         run.start()
         run.fill()
         for turn in range(1, wanted.rounds + 1):

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -32,9 +31,9 @@ from tests.benchmark.load.raw import create_topic
 from tests.benchmark.load.reloading import reload
 from tests.benchmark.load.site import Site, nodes, running
 from tests.benchmark.load.transactions import transactions
-from tests.benchmark.report.publish import publish
+from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import options, say, wishes
+from tests.benchmark.report.terminal import only, options, results_name, say, wishes
 from tests.support.raw_client import RawClient
 
 FULL, QUICK = 1.0, 0.3
@@ -129,21 +128,9 @@ def measure(results: Results, wanted: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = options("coordinators", __doc__)
-    parser.add_argument("--only", action="append", default=[], help=argparse.SUPPRESS)
-    wanted = wishes(parser)
-    is_part = wanted.alone or wanted.only
-    results = Results(
-        f"coordinators{'-quick' if wanted.quick else ''}{'-part' if is_part else ''}", {"rounds": wanted.rounds}
-    )
-    started = time.monotonic()
-    try:
-        measure(results, wanted)
-    finally:  # what was measured is not lost with a load that fails
-        say("")
-        results.settings["seconds"] = round(time.monotonic() - started, 1)
-        status = publish(results, docs=wanted.docs)
-    return status
+    wanted = wishes(only(options("coordinators", __doc__)))
+    results = Results(results_name("coordinators", wanted), {"rounds": wanted.rounds})
+    return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
 
 
 if __name__ == "__main__":

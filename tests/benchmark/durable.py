@@ -12,12 +12,12 @@ load goes to one of them and then to the other, the first one changing from roun
 
 from __future__ import annotations
 
+import argparse
 import sys
-import time
 
 from tests.benchmark.load.durable import acknowledged
 from tests.benchmark.load.site import running
-from tests.benchmark.report.publish import publish
+from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
 from tests.benchmark.report.terminal import options, say, wishes
 
@@ -33,10 +33,14 @@ AIMS = {
 
 def main() -> int:
     wanted = wishes(options("durable", __doc__))
-    rounds, seconds = (1, QUICK_SECONDS) if wanted.quick else (wanted.rounds, SECONDS)
     part = "-quick" if wanted.quick else "-part" if wanted.alone else ""
-    results = Results(f"durable{part}", {"rounds": rounds})
-    started = time.monotonic()
+    results = Results(f"durable{part}", {"rounds": 1 if wanted.quick else wanted.rounds})
+    return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
+
+
+def measure(results: Results, wanted: argparse.Namespace) -> None:
+    """All numbers of partitions, round after round."""
+    rounds, seconds = results.settings["rounds"], QUICK_SECONDS if wanted.quick else SECONDS
     with running(alone=wanted.alone) as sites:
         for turn in range(rounds):
             for partitions, aims in AIMS.items():
@@ -45,9 +49,6 @@ def main() -> int:
                     outcome = acknowledged(site, f"durable-{partitions}-{turn}", partitions, seconds)
                     load = f"flush.messages=1, {partitions:,} partition{'s' if partitions > 1 else ''}"
                     results.add(load, site.name, outcome, aims)
-    say("")
-    results.settings["seconds"] = round(time.monotonic() - started, 1)
-    return publish(results, docs=wanted.docs)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Mapping
 
 import psutil
@@ -28,7 +27,7 @@ from tests.benchmark.load.catalogue import SMALL_INDEXES
 from tests.benchmark.load.fresh import FULL as PATIENCE
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.site import Node, Site, at_rest, nodes, start
-from tests.benchmark.report.publish import FOLDER, publish
+from tests.benchmark.report.publish import FOLDER, measured
 from tests.benchmark.report.rows import OURS, THEIRS, Results
 from tests.benchmark.report.terminal import options, say, wishes
 from tests.support.loading import fetch_request
@@ -144,11 +143,12 @@ def main() -> int:
     wanted = wishes(parser)
     is_whole = not (wanted.alone or wanted.width or wanted.only)
     name = "partitions-quick" if wanted.quick else "partitions" if is_whole else "partitions-part"
-    results, before_s = Results(name, {"rounds": wanted.rounds}), 0.0
-    if wanted.add:
-        results = Results.read(FOLDER / f"{name}.json")
-        before_s = results.settings["seconds"]
-    started = time.monotonic()
+    results = Results.read(FOLDER / f"{name}.json") if wanted.add else Results(name, {"rounds": wanted.rounds})
+    return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
+
+
+def measure(results: Results, wanted: argparse.Namespace) -> None:
+    """All widths, one after another."""
     for width in wanted.width or (QUICK_WIDTHS if wanted.quick else WIDTHS):
         with nodes(alone=wanted.alone or wanted.only == "barnabas") as made:
             pair = Pair(_chosen(made, wanted.only), results, width)
@@ -156,9 +156,6 @@ def main() -> int:
             pair.make()
             repeat(pair.restart_clean, wanted.rounds, f"clean restart with {width} partitions")
             repeat(pair.restart_killed, wanted.rounds, f"restart after SIGKILL with {width} partitions")
-    say("")
-    results.settings["seconds"] = round(before_s + time.monotonic() - started, 1)
-    return publish(results, docs=wanted.docs)
 
 
 def _chosen(made: Mapping[str, Node], only: str | None) -> Mapping[str, Node]:

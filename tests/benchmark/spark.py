@@ -28,9 +28,9 @@ from barnabas.pipeline.sources.segments import NAME, register
 from tests.benchmark.load import librdkafka, raw
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.site import Node, Site, nodes, start
-from tests.benchmark.report.publish import publish
+from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import options, say, wishes
+from tests.benchmark.report.terminal import only, options, results_name, say, wishes
 from tests.support.raw_client import RawClient
 
 PARTITIONS = 6
@@ -127,7 +127,13 @@ class Loads:
         return {**self._broker(), "subscribe": shape.topic, "startingOffsets": "earliest"}
 
 
-def measure(results: Results, wanted: argparse.Namespace, all_loads: dict[str, Loads]) -> None:
+def measure(results: Results, wanted: argparse.Namespace) -> None:
+    """All of it, in one session."""
+    with session_and_brokers(alone=wanted.alone) as all_loads:
+        measure_loads(results, wanted, all_loads)
+
+
+def measure_loads(results: Results, wanted: argparse.Namespace, all_loads: dict[str, Loads]) -> None:
     """Every load on every broker, in every round."""
 
     def is_wanted(name: str) -> bool:
@@ -168,20 +174,9 @@ def session_and_brokers(*, alone: bool) -> Iterator[dict[str, Loads]]:
 
 
 def main() -> int:
-    parser = options("spark", __doc__)
-    parser.add_argument("--only", action="append", default=[], help=argparse.SUPPRESS)
-    wanted = wishes(parser)
-    name = f"spark{'-quick' if wanted.quick else ''}{'-part' if wanted.only or wanted.alone else ''}"
-    results = Results(name, {"rounds": wanted.rounds})
-    started = time.monotonic()
-    try:
-        with session_and_brokers(alone=wanted.alone) as all_loads:
-            measure(results, wanted, all_loads)
-    finally:  # what was measured is not lost with a load that fails
-        say("")
-        results.settings["seconds"] = round(time.monotonic() - started, 1)
-        status = publish(results, docs=wanted.docs)
-    return status
+    wanted = wishes(only(options("spark", __doc__)))
+    results = Results(results_name("spark", wanted), {"rounds": wanted.rounds})
+    return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
 
 
 if __name__ == "__main__":

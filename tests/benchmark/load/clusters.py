@@ -107,14 +107,17 @@ class Three:
         self.await_all_in_sync(topic)
 
     def await_all_in_sync(self, topic: str) -> None:
-        """Wait until nothing is to be made good."""
-        until(
-            lambda: all(
-                len(partition.isr_nodes) == len(NODES) for partition in self.partitions(self.nodes[1], topic).values()
-            ),
-            f"all replicas of {topic} are in sync",
-            within_s=_LIMIT_S,
-        )
+        """Wait until nothing is to be made good, and every node has heard so."""
+        for node in self.nodes.values():
+            until(
+                lambda node=node: self._knows_all_in_sync(node, topic),
+                f"all replicas of {topic} are in sync",
+                within_s=_LIMIT_S,
+            )
+
+    def _knows_all_in_sync(self, node: Node, topic: str) -> bool:
+        found = self.partitions(node, topic).values()
+        return bool(found) and all(len(partition.isr_nodes) == len(NODES) for partition in found)
 
     # ------------------------------------------------------------ fail-over
     def fail_over(self, topic: str, victim: int) -> Outcome:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.benchmark.report import plots, tables
 from tests.benchmark.report.rows import Results
+from tests.benchmark.report.terminal import say
 
 FOLDER = Path("build/bench")
 FIGURES = Path("docs/figures")
+
+
+def measured(results: Results, measure: Callable[[], None], *, docs: bool) -> int:
+    """Measure into the results and publish them: what was measured is not lost with a load that fails."""
+    before_s = results.settings.get("seconds", 0.0)
+    started = time.monotonic()
+    try:
+        measure()
+    finally:
+        say("")
+        results.settings["seconds"] = round(before_s + time.monotonic() - started, 1)
+        status = publish(results, docs=docs)
+    return status
 
 
 def publish(results: Results, *, docs: bool) -> int:

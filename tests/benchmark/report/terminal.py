@@ -22,6 +22,18 @@ def options(prog: str, description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def only(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """One more option: --only TEXT, for the loads that have it in their names; may be repeated."""
+    parser.add_argument("--only", action="append", default=[], help=argparse.SUPPRESS)
+    return parser
+
+
+def results_name(prog: str, wanted: argparse.Namespace) -> str:
+    """What the results are called, so that those of a part do not take the place of those of all loads."""
+    is_part = wanted.alone or wanted.only
+    return f"{prog}{'-quick' if wanted.quick else ''}{'-part' if is_part else ''}"
+
+
 def wishes(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """What was asked for; Barnabas alone where there is nothing to compare it with."""
     wanted = parser.parse_args()

@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest --verbose -rs --durations 10 --numprocesses 2 
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test fuzz kill damage conformance exactly-once kill-archive cluster-faults sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check fmt setup kafka-jars wheel clean
+.PHONY: help run demo test fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check fmt setup kafka-jars wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -30,7 +30,7 @@ run: .venv/.run ## start the broker on 127.0.0.1:9092, in the foreground
 demo: .venv/.demo ## 336,776 real flights through the broker, Spark and a consumer group, figures checked
 	@exec $(BIN)/barnabas pipeline demo --output build/demo $(ARGS)
 
-test: .venv/.test kafka-jars ## run the tests, of some long ones the third whose turn it is; TURN=all plays all
+test: .venv/.test kafka-jars ## run the tests, of some long ones the sixth whose turn it is; TURN=all plays all
 	@exec $(PYTEST) $(ARGS)
 
 fuzz: .venv/.test ## rude peers beside working clients for MINUTES=5; SEED=... has the peers do the same again
@@ -45,11 +45,14 @@ damage: .venv/.test ## random damage to a stopped node, COUNT=100 times; SEED=..
 exactly-once: .venv/.test kafka-jars ## Kafka Streams and a consume-transform-produce loop, COUNT=100 kills each; SEED=... does it again
 	@exec $(BIN)/python -m tests.exactly_once --count $(COUNT) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-kill-archive: .venv/.test ## SIGKILL for an archiving Spark job, COUNT=100 times; SEED=... does it again
-	@exec $(BIN)/python -m tests.pipeline.killing --count $(COUNT) $(if $(SEED),--seed $(SEED))
+kill-pipeline: .venv/.test kafka-jars ## SIGKILL for archive, replay and table, COUNT=100 times; ARGS=--cluster kills a Spark cluster; SEED=... does it again
+	@exec $(BIN)/python -m tests.pipeline.killing --count $(COUNT) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 cluster-faults: .venv/.test kafka-jars ## COUNT=10 faults on real nodes in network namespaces (as root); SEED=... does it again; ARGS=--help lists more
 	@exec $(BIN)/python -m tests.faults $(if $(filter-out file,$(origin COUNT)),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+spark-client: .venv/.test kafka-jars ## Spark's Kafka source and sink against Barnabas and Apache Kafka; ARGS=--clusters plays on three nodes, ARGS="WORD ..." some
+	@exec $(BIN)/python -m tests.pipeline.spark_client $(ARGS)
 
 conformance: .venv/.test kafka-jars ## real clients of every language play the scenarios; writes docs/compatibility.md; ARGS=--kafka plays against Apache Kafka
 	@exec $(BIN)/python -m tests.conformance.suite $(ARGS)

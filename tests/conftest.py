@@ -17,7 +17,7 @@ def pytest_configure(config: pytest.Config) -> None:
     plugin.attach()
     config.pluginmanager.register(plugin, "stall-lines")
     config.addinivalue_line(
-        "markers", "turn(number): a long test that is played on one day of three (tests/support/turns.py)"
+        "markers", "turn(number): a long test that is played on one day of six (tests/support/turns.py)"
     )
     config.pluginmanager.register(Turns(turn_of()), "turns")
 

@@ -167,9 +167,9 @@ def are_meant(player: Player) -> None:
 
 
 @needs_kafka
-def test_clients_are_told_what_kafka_tells_them(tmp_path: Path) -> None:
+def test_clients_are_told_what_kafka_tells_them() -> None:
     """Codes, intervals, limits, metrics that are wanted; Kafka with a reporter that takes what is sent."""
-    classes = compile_java(TAKER, tmp_path)
+    classes = compile_java(TAKER)
     with ApacheKafka({"metric.reporters": "MetricsTaker"}, classes=classes) as kafka:
         theirs = story(kafka.bootstrap)
     with Broker() as broker:

@@ -12,7 +12,7 @@ from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
 from tests.support.waiting import until
 
-pytestmark = [needs_kafka, pytest.mark.turn(1)]
+pytestmark = [needs_kafka, pytest.mark.turn(2)]
 
 PARTITIONS = 3
 COUNT = 60

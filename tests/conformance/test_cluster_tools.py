@@ -18,7 +18,7 @@ from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
 from tests.support.waiting import until
 
-pytestmark = [needs_kafka, pytest.mark.turn(2)]
+pytestmark = [needs_kafka, pytest.mark.turn(5)]
 
 SETTINGS = {
     "broker.heartbeat.interval.ms": "500",
@@ -120,6 +120,12 @@ kafka-topics --describe
 kafka-log-dirs --describe --broker-list 1,2,3 --topic-list one,last
 kafka-topics --delete --topic b
 kafka-topics --list
+kafka-features upgrade --feature kraft.version=1 --dry-run
+kafka-features describe
+kafka-features upgrade --feature kraft.version=1
+kafka-features describe
+kafka-features downgrade --feature kraft.version=0
+kafka-metadata-quorum describe --status
 """
 
 FILES = {

@@ -40,7 +40,7 @@ from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.logs import EVERYTHING, bytes_of
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.turn(1)
+pytestmark = pytest.mark.turn(3)
 
 TOPIC = "compacted"
 SEGMENT_BYTES = 1_048_576

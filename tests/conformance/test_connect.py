@@ -19,7 +19,7 @@ from barnabas import Broker
 from tests.support.kafka import free_port, kafka_home, needs_kafka, tool_command
 from tests.support.waiting import until
 
-pytestmark = [needs_kafka, pytest.mark.turn(2)]
+pytestmark = [needs_kafka, pytest.mark.turn(1)]
 
 WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 FILES = "org.apache.kafka.connect.file.FileStream"
@@ -39,6 +39,8 @@ class Worker:
             "plugin.discovery": "service_load",
             "exactly.once.source.support": "enabled",
             "offset.flush.interval.ms": 500,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 2000,
             **dict.fromkeys(("key.converter", "value.converter"), "org.apache.kafka.connect.storage.StringConverter"),
             **{f"{what}.storage.topic": f"connect-{what}" for what in ("offset", "config", "status")},
             **{f"{what}.storage.replication.factor": 1 for what in ("offset", "config", "status")},

@@ -22,7 +22,10 @@ from protocol.schema import Message
 from replication.metadata_records import encode_record
 from tests.support.kafka import ApacheKafka, needs_kafka
 
+pytestmark = pytest.mark.turn(0)
+
 WAIT_S = 30
+ELSEWHERE = "--no-initial-controllers"
 SCRAM = "SCRAM-SHA-256=[name=alice,password=alice-secret,iterations=5000]"
 
 
@@ -39,8 +42,8 @@ WAYS = {
     "defaults": Way(1, False, ()),
     "of 3.3, static quorum": Way(7, True, ("--release-version", "3.3-IV3"), has_own_metadata_directory=True),
     "of 3.9, with a password": Way(3000, False, ("--release-version", "3.9", "--add-scram", SCRAM)),
-    "without groups and shares": Way(
-        1, False, tuple(f"--feature={name}.version=0" for name in ("group", "share", "streams", "transaction"))
+    "without groups and shares, for a quorum that is elsewhere": Way(
+        1, True, (ELSEWHERE, *(f"--feature={name}.version=0" for name in ("group", "share", "streams", "transaction")))
     ),
 }
 
@@ -89,15 +92,18 @@ def iterations_of(user: str, bootstrap: str) -> int:
 @needs_kafka
 @pytest.mark.parametrize("name", WAYS)
 def test_a_formatted_directory_starts_here_and_there(name: str, tmp_path: Path) -> None:
-    """Rules 1 and 2: begun by us, gone on with by Kafka, gone on with by us."""
+    """Rules 1 and 2: begun by us, gone on with by Kafka, gone on with by us.
+
+    One for a quorum elsewhere is led alone where no other controller is named, as a static quorum of one.
+    """
     way = WAYS[name]
     settings = settings_of(way, tmp_path)
     first = tmp_path / ("metadata" if way.has_own_metadata_directory else "a")
-    kafka = ApacheKafka(settings, data_dir=first, is_static=way.is_static)
-    kafka.format(*way.arguments)
+    founder = ApacheKafka(settings, data_dir=first, is_static=way.is_static and ELSEWHERE not in way.arguments)
+    founder.format(*way.arguments)
     with Broker(data_dir=str(settings["log.dirs"]), settings=settings) as ours:
         visit(ours.bootstrap, 0)
-    with kafka:
+    with ApacheKafka(settings, data_dir=first, is_static=way.is_static) as kafka:
         visit(kafka.bootstrap, 1)
         assert SCRAM not in way.arguments or iterations_of("alice", kafka.bootstrap) == 5000
     with Broker(data_dir=str(settings["log.dirs"]), settings=settings) as ours:

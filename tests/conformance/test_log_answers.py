@@ -235,6 +235,7 @@ def test_cordoned_directories_take_no_new_replicas(client: RawClient) -> None:
 
 
 @needs_kafka
+@pytest.mark.turn(0)
 def test_no_more_of_a_deletion_is_undone_by_a_kill_than_in_kafka(tmp_path: Path) -> None:
     """Kafka forgets what was deleted within a segment since the checkpoint of a minute ago."""
     with ApacheKafka(data_dir=tmp_path) as kafka, RawClient(kafka.bootstrap) as client:

@@ -156,6 +156,11 @@ def consumer_of(bootstrap: str, topic: str, group: str) -> Any:
     return consumer
 
 
+def a_few_of(consumer: Any) -> list[Any]:
+    """Seven messages, or what has come within half a second."""
+    return [message for message in consumer.consume(7, 0.5) if message.error() is None]
+
+
 def carry_over(bootstrap: str, source: str, target: str, count: int, stop_after: int | None = None) -> None:
     """Consume, transform, produce, commit the offsets with it; leave a transaction open after so many records."""
     group = f"group-of-{target}"
@@ -165,8 +170,7 @@ def carry_over(bootstrap: str, source: str, target: str, count: int, stop_after:
     carried = 0
     try:
         while carried < count:
-            messages = [message for message in consumer.consume(7, WAIT_S) if message.error() is None]
-            assert messages, f"{carried} of {count} have come"
+            messages = until(lambda: a_few_of(consumer), f"{carried} of {count} have come", WAIT_S)
             producer.begin_transaction()
             for message in messages:
                 producer.produce(target, b"<" + message.value() + b">")

@@ -30,6 +30,7 @@ from tests.exactly_once.lives import Following, Lives
 from tests.exactly_once.loop import (
     BY_HAND,
     CARRIERS,
+    GROUP,
     PARTITIONS,
     SOURCE,
     TARGET,
@@ -54,6 +55,11 @@ RUN = "run.json"
 HERE = "tests.faults"
 
 
+def group_of(reader: str) -> str:
+    """The group of a program."""
+    return f"group-of-{reader}"
+
+
 class Run:
     """A cluster, its clients, and what happens to it."""
 
@@ -70,7 +76,10 @@ class Run:
         """So many faults, or those that begin before it is so late, and one at least; then the end."""
         bootstrap = self._cluster.bootstrap
         make_topics(bootstrap, TOPICS, 3)
-        begin_at_the_beginning(bootstrap, CARRIERS[2], SOURCE)
+        begin_at_the_beginning(bootstrap, GROUP, SOURCE, PARTITIONS)
+        begin_at_the_beginning(bootstrap, CARRIERS[2], SOURCE, 1)
+        for name in GROUPS:
+            begin_at_the_beginning(bootstrap, group_of(name), STEADY, PARTITIONS)
         with Lives(bootstrap, self._folder) as lives:
             self._employ(lives)
             self._see_progress(lives, "at the beginning")
@@ -87,10 +96,10 @@ class Run:
         lives.begin(f"{HERE}.python_writer", PYTHON, PYTHON, 1)
         lives.begin("reader", "watcher", *words_of(TOPICS))
         for name in CARRIERS[:2]:
-            lives.begin("carrier", name, SOURCE, TARGET, "carriers")
+            lives.begin("carrier", name, SOURCE, TARGET, GROUP)
         lives.begin("carrier_by_hand", CARRIERS[2], SOURCE, BY_HAND)
         for name, protocol in GROUPS.items():
-            lives.begin(f"{HERE}.group_reader", name, STEADY, f"group-of-{name}", protocol)
+            lives.begin(f"{HERE}.group_reader", name, STEADY, group_of(name), protocol)
 
     # ---- what happens
 

@@ -27,6 +27,8 @@ from tests.process.damaging import served_by
 from tests.support.data_directory import PARTITIONS, copied, damage, make_data_directory
 from tests.support.raw_client import RawClient
 
+pytestmark = pytest.mark.turn(5)
+
 SEEDS = 8
 SENTENCE = re.compile(r"^barnabas: .*\.$", re.MULTILINE)
 

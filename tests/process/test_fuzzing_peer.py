@@ -25,7 +25,7 @@ from tests.support.loading import create, fetch_request, produce_request
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "10"))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "5"))
 SEED = int(os.environ.get("FUZZ_SEED") or random.randrange(2**32))
 RESETS = 50
 DUMP = "org.apache.kafka.tools.DumpLogSegments"

@@ -48,10 +48,10 @@ class Reader:
         self.fetches = {broker["nodeid"]: broker["req"].get("Fetch", 0) for broker in brokers}
 
     def has_all(self, writer: Writer) -> bool:
-        """Whether all that was acknowledged was read."""
-        message = self._consumer.poll(0.2)
-        if message is not None and message.error() is None:
-            self.found[message.partition(), message.offset()] = message.value()
+        """Whether all that was acknowledged was read, when nothing more comes for a moment."""
+        while (message := self._consumer.poll(0.2)) is not None:
+            if message.error() is None:
+                self.found[message.partition(), message.offset()] = message.value()
         return self.found == writer.acknowledged
 
     def asks_only(self, *nodes: int) -> bool:

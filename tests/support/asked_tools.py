@@ -39,7 +39,7 @@ MEASURED = {"kafka-producer-perf-test", "kafka-consumer-perf-test", "kafka-e2e-l
 """Tools that print how fast it went: of their numbers only the places are compared."""
 UNORDERED = {"kafka-verifiable-producer", "kafka-consumer-groups", "kafka-groups"}
 """Tools whose lines come as it happens."""
-LOOKING = {"--describe", "--list", "--verify", "describe", "list"}
+LOOKING = {"--describe", "--list", "--verify", "--dry-run", "describe", "list"}
 """Words of those who change nothing."""
 SEEN_WITHIN_S = 10
 ALONE = {"kafka-verifiable-producer"}

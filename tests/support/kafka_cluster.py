@@ -63,9 +63,9 @@ class ApacheCluster(KafkaTools):
         """Start one again."""
         assert self.run("start", node - 1).code == 0
 
-    def _command(self, classes: Path) -> list[str]:
+    def _command(self) -> list[str]:
         files = [self._written(node) for node in range(1, len(self.clients) + 1)]
-        compile_java(SOURCE.with_name("Cluster.java"), classes)
+        classes = compile_java(SOURCE.with_name("Cluster.java"))
         java, *rest = tool_command("Cluster", *files, classes=classes)
         return [java, f"-Dcluster.id={CLUSTER_ID}", *rest]
 

@@ -38,8 +38,7 @@ class KafkaTools:
     """The JVM, for as long as the `with` block lasts."""
 
     def __enter__(self) -> Self:
-        self._classes = tempfile.TemporaryDirectory(prefix="kafka-tools-")
-        command = self._command(Path(self._classes.name))
+        command = self._command()
         self._complaints = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints
@@ -52,9 +51,9 @@ class KafkaTools:
             raise RuntimeError(f"the JVM did not begin:\n{complaints}")
         return self
 
-    def _command(self, classes: Path) -> list[str]:
-        """What starts the JVM, with its own classes compiled into that folder."""
-        return tool_command("Tools", classes=compile_java(SOURCE, classes))
+    def _command(self) -> list[str]:
+        """What starts the JVM."""
+        return tool_command("Tools", classes=compile_java(SOURCE))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -67,7 +66,6 @@ class KafkaTools:
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._complaints.close()
-        self._classes.cleanup()
 
     def run(self, cls: str, *args: object) -> Outcome:
         """Run a tool to its end."""

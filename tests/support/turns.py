@@ -1,6 +1,6 @@
-"""Long tests take turns: of those marked `turn(0)`, `turn(1)` and `turn(2)`, a run plays one third.
+"""Long tests take turns: of those marked `turn(0)` to `turn(5)`, a run plays one sixth.
 
-RULES    1. Which third is said by TURN (0, 1, 2 or all), else by the day, so that three days in a row play all.
+RULES    1. Which sixth is said by TURN (0 to 5, or all), else by the day, so that six days in a row play all.
          2. What another day plays is skipped with a reason; named on the command line, by file or by -k, it is played.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-TURNS: Final = 3
+TURNS: Final = 6
 ALL: Final = "all"
 
 
@@ -23,7 +23,7 @@ class Turns:
         self._turn = turn
 
     def pytest_report_header(self) -> str:
-        """Say which third it is."""
+        """Say which sixth it is."""
         return f"long tests: turn {self._turn} of {TURNS} (TURN=all plays all)"
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -43,7 +43,7 @@ def turn_of(today: datetime | None = None) -> str:
         said = str((today or datetime.now(UTC)).toordinal() % TURNS)
         os.environ["TURN"] = said
     if said != ALL and said not in map(str, range(TURNS)):
-        raise pytest.UsageError(f"TURN is 0, 1, 2 or all, not {said!r}")
+        raise pytest.UsageError(f"TURN is 0 to {TURNS - 1} or all, not {said!r}")
     return said
 
 

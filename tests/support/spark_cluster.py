@@ -1,0 +1,186 @@
+"""A standalone Spark cluster: a master and workers, each a process, as `spark-class` of pyspark starts them.
+
+RULES    1. Workers have a Python of their own, bare: no Barnabas, no Kafka client, no package at all, and nothing of our
+            environment that would lead there. What a job needs comes with the job.
+         2. Whatever a worker started (an executor, its Python) is in the worker's process group: none outlives it.
+         3. Heaps are small: two workers and their executors fit beside a driver.
+NOT HERE The driver: whoever submits a job (`submit_words` says where to).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from barnabas.cluster import free_ports
+from tests.support.waiting import until
+
+START_LIMIT_S = 90.0
+DAEMON_MEMORY = "256m"
+EXECUTOR_MEMORY = "512m"
+"""Spark takes no less than 450 MiB."""
+WORKER_MEMORY = "1g"
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+
+
+class SparkCluster:
+    """So many workers of a core each; they are numbered from 0."""
+
+    def __init__(self, folder: Path, workers: int = 2) -> None:
+        self._folder = folder
+        self._port, self._page, *pages = free_ports(2 + workers)
+        self._pages = pages
+        self._master: subprocess.Popen[bytes] | None = None
+        self._workers: dict[int, subprocess.Popen[bytes]] = {}
+        self.bare_python = folder / "python" / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+    @property
+    def url(self) -> str:
+        """What `--master` takes."""
+        return f"spark://127.0.0.1:{self._port}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Spark's settings that fit a job to this cluster: an executor of a core on each worker."""
+        return {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": EXECUTOR_MEMORY,
+            "spark.executor.cores": "1",
+            "spark.executor.extraJavaOptions": QUICK_JVM,
+            "spark.sql.shuffle.partitions": "4",
+        }
+
+    @property
+    def submit_words(self) -> list[str]:
+        """What a command of ours is told to run here."""
+        words = ["--master", self.url, "--driver-memory", "512m"]
+        return words + [word for pair in self.settings.items() for word in ("--spark", "=".join(pair))]
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            for log in sorted(self._folder.glob("*.log")):
+                error.add_note(f"---- {log.name}\n{log.read_text(errors='replace')[-2000:]}")
+        self.close()
+
+    def start(self) -> None:
+        """Master and workers, ready for jobs."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        make = [sys.executable, "-m", "venv", "--without-pip", str(self._folder / "python")]
+        subprocess.run(make, check=True, stdin=subprocess.DEVNULL)
+        where = ("--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._page))
+        self._master = self._start("master", "org.apache.spark.deploy.master.Master", *where)
+        until(lambda: self._asked().get("status") == "ALIVE", "the master is alive", START_LIMIT_S, 0.1)
+        for number in range(len(self._pages)):
+            self.start_worker(number)
+        self.await_workers()
+
+    def start_worker(self, number: int) -> None:
+        """A worker that is not there; `await_workers` is to follow."""
+        assert number not in self._workers, f"worker {number} runs"
+        has = ("--cores", "1", "--memory", WORKER_MEMORY, "--work-dir", str(self._folder / f"work-{number}"))
+        where = ("--host", "127.0.0.1", "--webui-port", str(self._pages[number]))
+        self._workers[number] = self._start(
+            f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *where, *has, self.url
+        )
+
+    def await_workers(self) -> None:
+        """Wait until the master knows every worker that runs."""
+        until(lambda: self._alive() == len(self._workers), "the workers are there", START_LIMIT_S, 0.1)
+
+    def executors(self) -> list[psutil.Process]:
+        """The executors that run on workers now."""
+        found = []
+        for worker in self._workers.values():
+            try:
+                found += [child for child in psutil.Process(worker.pid).children() if EXECUTOR in child.cmdline()]
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue  # it went while we looked
+        return found
+
+    def numbers(self) -> list[int]:
+        """The workers that run."""
+        return sorted(self._workers)
+
+    def kill_worker(self, number: int, *, whole: bool = False) -> None:
+        """SIGKILL: the worker alone (its executors see that, and end), or the machine with all that it started."""
+        worker = self._workers.pop(number)
+        others = psutil.Process(worker.pid).children(recursive=True)
+        if whole:
+            os.killpg(worker.pid, signal.SIGKILL)
+        else:
+            worker.kill()
+        worker.wait()
+        psutil.wait_procs(others, START_LIMIT_S)
+
+    def close(self) -> None:
+        """End all of it."""
+        for process in (*self._workers.values(), *([self._master] if self._master else [])):
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it had ended, and all that it started
+            process.wait()
+        self._workers.clear()
+        self._master = None
+
+    def _start(self, name: str, kind: str, *words: str) -> subprocess.Popen[bytes]:
+        import pyspark
+
+        home = Path(str(pyspark.__file__)).parent
+        with (self._folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [str(home / "bin" / "spark-class"), kind, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env=self._environment(home),
+                start_new_session=True,
+            )
+
+    def _environment(self, home: Path) -> Mapping[str, str]:
+        """Java, Spark, and a bare Python before all others (rule 1)."""
+        kept = {name: os.environ[name] for name in ("JAVA_HOME", "HOME", "LANG") if name in os.environ}
+        return {
+            **kept,
+            "PATH": f"{self.bare_python.parent}{os.pathsep}{os.environ['PATH']}",
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self._folder / "scratch"),
+            "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
+            "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+        }
+
+    def _alive(self) -> int:
+        return sum(worker["state"] == "ALIVE" for worker in self._asked().get("workers", ()))
+
+    def _asked(self) -> dict[str, Any]:
+        """What the master says of itself; nothing while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=5) as answer:
+                said: dict[str, Any] = json.load(answer)
+                return said
+        except (OSError, ValueError):
+            return {}

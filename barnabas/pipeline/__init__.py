@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
+    "AggregateSettings": "jobs.aggregate",
     "ArchiveSettings": "jobs.archive",
     "AuditSettings": "jobs.audit",
     "JobError": "trouble",
@@ -19,6 +20,7 @@ _NAMES = {
     "SearchSettings": "jobs.search",
     "StatsSettings": "jobs.stats",
     "TableSettings": "jobs.table",
+    "aggregate": "jobs.aggregate",
     "archive": "jobs.archive",
     "audit": "jobs.audit",
     "read_archive": "store.reading",

@@ -1,7 +1,7 @@
 """What lies at some offsets of a partition: the heads of its batches, which no client library shows.
 
-FORMAT   Fetch v4 (every Kafka from 0.11 on): no header of ours but the plain one, no session. Of a batch (format v2) its base
-         offset, last offset delta and attributes are read; the records are not opened.
+FORMAT   Fetch v4 (every Kafka from 0.11 on): no header of ours but the plain one, no session. Of a batch the
+         header is read; the records are not opened.
 RULES    1. A broker with TLS or SASL is not asked: the caller is told that nobody looked.
          2. Of a batch that the answer's size cuts the head is enough, when it is the first; else it is asked for again.
 """
@@ -13,22 +13,13 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from barnabas.pipeline.batch_header import OVERHEAD, BatchHeader, header_at
 from barnabas.pipeline.brokers import Place, Span
 from barnabas.pipeline.trouble import JobError
 
 LIMIT_S = 30.0
 FETCH_BYTES = 1 << 20
-CONTROL = 0x20
 _FETCH_V4 = (1, 4)
-_HEAD = struct.Struct(">qiibIhi")
-
-
-class Head(NamedTuple):
-    """Which offsets a batch covers, and whether it is a marker of a transaction."""
-
-    first: int
-    last: int
-    is_control: bool
 
 
 class Explained(NamedTuple):
@@ -39,13 +30,13 @@ class Explained(NamedTuple):
     holes: int = 0
 
 
-def explain(heads: Iterator[Head], gap: Span) -> Explained:
+def explain(heads: Iterator[BatchHeader], gap: Span) -> Explained:
     """Count the missing offsets by what covers them."""
     markers = removed = 0
     for head in heads:
-        if head.first >= gap.end:
+        if head.base_offset >= gap.end:
             break
-        covered = min(head.last + 1, gap.end) - max(head.first, gap.start)
+        covered = min(head.last_offset + 1, gap.end) - max(head.base_offset, gap.start)
         if covered > 0:
             markers += covered if head.is_control else 0
             removed += 0 if head.is_control else covered
@@ -65,7 +56,7 @@ class BatchHeads:
         """Hang up."""
         self._socket.close()
 
-    def read(self, place: Place, span: Span) -> Iterator[Head]:
+    def read(self, place: Place, span: Span) -> Iterator[BatchHeader]:
         """The heads of the batches from the first that covers the span's start to the last that touches it."""
         offset = span.start
         while offset < span.end:
@@ -73,7 +64,7 @@ class BatchHeads:
             if not found:
                 return
             yield from found
-            offset = found[-1].last + 1
+            offset = found[-1].last_offset + 1
 
     def _fetch(self, place: Place, offset: int) -> bytes:
         topic = place.topic.encode()
@@ -108,14 +99,14 @@ def records_of(answer: bytes, place: Place) -> bytes:
     return answer[at + 4 : at + 4 + max(0, size)]
 
 
-def heads_in(records: bytes) -> list[Head]:
+def heads_in(records: bytes) -> list[BatchHeader]:
     """The heads of the batches, a cut last one left out."""
-    found: list[Head] = []
+    found: list[BatchHeader] = []
     at = 0
-    while at + _HEAD.size <= len(records):
-        base, length, _epoch, _magic, _crc, attributes, delta = _HEAD.unpack_from(records, at)
-        if at + 12 + length > len(records) and found:
+    while at + OVERHEAD <= len(records):
+        head = header_at(records, at)
+        if at + head.size > len(records) and found:
             break
-        found.append(Head(base, base + delta, bool(attributes & CONTROL)))
-        at += 12 + length
+        found.append(head)
+        at += head.size
     return found

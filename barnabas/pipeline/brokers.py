@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -31,6 +32,9 @@ from barnabas.pipeline.trouble import JobError
 
 LIMIT_S = 30.0
 CONNECT_LIMIT_S = 5.0
+LOOK_EVERY_S = 0.2
+COORDINATOR_COMES = ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS")
+"""What a group is told while its coordinator is being found: the first one in a cluster, or one that moves."""
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -162,12 +166,22 @@ class Brokers:
 
     def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
         """Let a group, which nobody is a member of, stand at these offsets: any tool shows its lag then."""
+        deadline = time.monotonic() + LIMIT_S
+        while (refusal := self._commit_refused(group, offsets)) is not None:
+            if refusal.name() not in COORDINATOR_COMES or time.monotonic() > deadline:
+                raise JobError(f"The group {group} could not be set: {refusal.str()}.")
+            time.sleep(LOOK_EVERY_S)
+
+    def _commit_refused(self, group: str, offsets: Mapping[Place, int]) -> Any:
+        """Why a commit was refused; None when it was not."""
         wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
         request = [ConsumerGroupTopicPartitions(group, wanted)]
-        answer = self._admin.alter_consumer_group_offsets(request, request_timeout=LIMIT_S)[group]
-        for place in self._answer(answer).topic_partitions:
-            if place.error is not None:
-                raise JobError(f"The group {group} could not be set for {place.topic}: {place.error.str()}.")
+        asked = self._admin.alter_consumer_group_offsets(request, request_timeout=LIMIT_S)[group]
+        try:
+            answer = asked.result(LIMIT_S + CONNECT_LIMIT_S)
+        except KafkaException as failure:
+            return failure.args[0]
+        return next((place.error for place in answer.topic_partitions if place.error is not None), None)
 
     def committed(self, group: str, places: Iterable[Place]) -> dict[Place, int]:
         """Where a group stands; places without a commit are left out."""

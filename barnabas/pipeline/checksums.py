@@ -10,6 +10,7 @@ NOT HERE What is compared with what (`jobs/audit.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pyspark.sql import Column
@@ -51,5 +52,10 @@ def sums(number: str) -> list[Column]:
 
 
 def joined(row: Any) -> int:
-    """The sum modulo 2**64 of a row that `sums` made."""
-    return int(((row["high"] << 32) + row["low"]) % WRAP)
+    """The sum of a row that `sums` made."""
+    return add_up((row["high"] << 32, row["low"]))
+
+
+def add_up(checksums: Iterable[int]) -> int:
+    """The checksum of several parts together (rule 2)."""
+    return sum(checksums) % WRAP

@@ -16,28 +16,39 @@ from barnabas.pipeline.running import Job, command_of
 from barnabas.pipeline.trouble import JobError
 
 
-def _archive() -> Job:
-    from barnabas.pipeline.jobs.archive import ArchiveSettings, archive
+def _formats(archive: Path | None, *said: str | None) -> list[str]:
+    """The formats with jars of their own (`jars.py`) that are named, or that an archive was begun with."""
+    from barnabas.pipeline.jars import FORMATS
     from barnabas.pipeline.store.folder import ArchiveFolder
 
-    def formats(settings: ArchiveSettings) -> list[str]:
-        folder = ArchiveFolder(settings.into)
-        begun = folder.identity().decoding["format"] if folder.exists() else None
-        return ["avro"] if "avro" in (begun, settings.decode) else []
+    wanted = set(said)
+    if archive is not None and (folder := ArchiveFolder(archive)).exists():
+        identity = folder.identity()
+        wanted |= {identity.sink, identity.decoding["format"]}
+    return [name for name in FORMATS if name in wanted]
 
-    return Job("archive", "Topics to Parquet, exactly once.", ArchiveSettings, archive, formats)
+
+def _archive() -> Job:
+    from barnabas.pipeline.jobs.archive import ArchiveSettings, archive
+
+    def formats(settings: ArchiveSettings) -> list[str]:
+        return _formats(settings.into, settings.decode, settings.format)
+
+    return Job("archive", "Topics to Parquet, Delta or Iceberg, exactly once.", ArchiveSettings, archive, formats)
 
 
 def _audit() -> Job:
     from barnabas.pipeline.jobs.audit import AuditSettings, audit
 
-    return Job("audit", "A topic against its archive: do they hold the same?", AuditSettings, audit)
+    words = "A topic against its archive: do they hold the same?"
+    return Job("audit", words, AuditSettings, audit, lambda settings: _formats(settings.archive))
 
 
 def _replay() -> Job:
     from barnabas.pipeline.jobs.replay import ReplaySettings, replay
 
-    return Job("replay", "A window of an archive or a topic into a topic again, once.", ReplaySettings, replay)
+    words = "A window of an archive or a topic into a topic again, once."
+    return Job("replay", words, ReplaySettings, replay, lambda settings: _formats(settings.archive))
 
 
 def _table() -> Job:
@@ -46,10 +57,21 @@ def _table() -> Job:
     return Job("table", "The latest value of each key of a topic, brought up to date.", TableSettings, table)
 
 
+def _aggregate() -> Job:
+    from barnabas.pipeline.jobs.aggregate import AggregateSettings, aggregate
+
+    def formats(settings: AggregateSettings) -> list[str]:
+        return ["avro"] if settings.decode == "avro" else []
+
+    words = "Windows of event time over a topic: counts, sums and averages by group."
+    return Job("aggregate", words, AggregateSettings, aggregate, formats)
+
+
 def _search() -> Job:
     from barnabas.pipeline.jobs.search import SearchSettings, search
 
-    return Job("search", "Records by key, time, header or JSON path, in topic and archive.", SearchSettings, search)
+    words = "Records by key, time, header or JSON path, in topic and archive."
+    return Job("search", words, SearchSettings, search, lambda settings: _formats(settings.archive))
 
 
 def _stats() -> Job:
@@ -63,6 +85,7 @@ JOBS: dict[str, Callable[[], Job]] = {
     "audit": _audit,
     "replay": _replay,
     "table": _table,
+    "aggregate": _aggregate,
     "search": _search,
     "stats": _stats,
 }

@@ -28,7 +28,17 @@ JARS = (
 )
 FORMATS = {
     "avro": (("org.apache.spark", "spark-avro_2.13", SPARK_VERSION),),
+    "delta": (("io.delta", "delta-spark_2.13", "4.0.0"), ("io.delta", "delta-storage", "4.0.0")),
+    "iceberg": (("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.10.0"),),
 }
+SETTINGS = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "4",
+    },
+}
+"""What a session with a format must be told when it starts; of 50 parts of a log most would be empty."""
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 MAVEN_LIMIT_S = 600
 
@@ -55,14 +65,15 @@ def find_connector(formats: Sequence[str] = ()) -> Connector:
     wanted = [*JARS, *(jar for name in formats for jar in FORMATS[name])]
     paths = [folder / f"{artifact}-{version}.jar" for _, artifact, version in wanted]
     count = "four jars" if len(paths) == len(JARS) else f"{len(paths)} jars"
+    told = {name: value for one in formats for name, value in SETTINGS.get(one, {}).items()}
     if all(path.is_file() for path in paths):
-        return Connector(_local(paths), f"{count} in {folder}")
+        return Connector(_local(paths) | told, f"{count} in {folder}")
     if shutil.which("mvn") is not None:
         refusal = _copy_with_maven(folder, wanted)
         if refusal is None:
-            return Connector(_local(paths), f"{count} fetched by Maven into {folder}")
-        return Connector(_packages(formats), f"spark.jars.packages, since Maven failed: {refusal}")
-    return Connector(_packages(formats), "spark.jars.packages, since there is no mvn on the path")
+            return Connector(_local(paths) | told, f"{count} fetched by Maven into {folder}")
+        return Connector(_packages(formats) | told, f"spark.jars.packages, since Maven failed: {refusal}")
+    return Connector(_packages(formats) | told, "spark.jars.packages, since there is no mvn on the path")
 
 
 def _local(paths: list[Path]) -> dict[str, str]:

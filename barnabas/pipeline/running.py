@@ -2,7 +2,7 @@
 
 RULES    1. Whatever a user can mend is one sentence and exit code 1; a job whose answer is no (an audit that does not agree)
             ends with 3.
-         2. The broker is looked for before Spark is started: that costs ten seconds.
+         2. The broker is looked for before Spark is started: that costs ten seconds. Who reads files alone needs none.
          3. Scratch files go when the job has ended. What Spark said is kept when it failed, and the sentence says where.
 NOT HERE Which jobs there are (`command.py`).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import shutil
 import signal
 import tempfile
@@ -59,14 +60,14 @@ def command_of(job: Job, all_jobs: Callable[[], Sequence[Job]]) -> click.Command
         if file is not None:
             said = read_settings(file, job.name, {one.name: (one.settings, SessionSettings) for one in all_jobs()})
         values = {**said, **{name: value for name, value in given.items() if value not in (None, ())}}
-        raise SystemExit(_run(job, values, Telling(job.name, as_json=as_json)))
+        raise SystemExit(_run(job, values, as_json=as_json))
 
     return click.Command(
         job.name, callback=run, params=[*options_of(job.settings, SessionSettings), *own], help=job.words
     )
 
 
-def _run(job: Job, values: Mapping[str, Any], telling: Telling) -> int:
+def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -75,21 +76,25 @@ def _run(job: Job, values: Mapping[str, Any], telling: Telling) -> int:
 
     settings: Any = filled(job.name, job.settings, values)
     wishes = filled(job.name, SessionSettings, values)
-    if isinstance(settings, BrokerSettings):
+    if isinstance(settings, BrokerSettings) and settings.asks_broker:
         Brokers(settings)
+    telling = Telling(job.name, as_json=as_json, metrics=wishes.metrics)
     scratch = Path(tempfile.mkdtemp(prefix=f"barnabas-{job.name}-"))
+    succeeded = False
     try:
-        with _stopped_by_sigterm():
+        with _stopped_by_sigterm(), _py4j_is_quiet():
             report = _in_a_session(job, settings, wishes, telling, scratch)
+        succeeded = True
     except NoJava as failure:
         raise JobError(str(failure)) from failure
     except OSError as failure:
-        if failure.errno not in DISK_SAYS_NO:
+        if failure.filename is None and failure.errno not in DISK_SAYS_NO:
             raise
-        raise JobError(f"{failure.filename or 'The archive'} cannot be written to: {failure.strerror}.") from failure
+        raise JobError(f"{failure.filename or 'The disk'} cannot be used: {failure.strerror}.") from failure
     except (PySparkException, Py4JError) as failure:
         raise JobError(f"{sentence_of(failure)} {_keep(scratch / LOG, job.name)}") from failure
     finally:
+        telling.ended(succeeded=succeeded)
         shutil.rmtree(scratch, ignore_errors=True)
     telling.report(report)
     return 0 if getattr(report, "agrees", True) else ANSWER_IS_NO
@@ -112,8 +117,25 @@ def _keep(log: Path, job: str) -> str:
     if not log.exists():
         return ""
     kept = Path(tempfile.gettempdir()) / f"barnabas-{job}-spark.log"
-    shutil.copyfile(log, kept)
+    try:
+        shutil.copyfile(log, kept)
+    except OSError as failure:
+        return f"Spark's own words could not be kept: {failure.strerror}."
     return f"Spark's own words are in {kept}."
+
+
+@contextlib.contextmanager
+def _py4j_is_quiet() -> Iterator[None]:
+    """It logs an interruption, and a JVM that died, with a trace and under nobody's name; we say what it comes to."""
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.module != "java_gateway"
+
+    logging.root.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        logging.root.removeFilter(is_of_others)
 
 
 @contextlib.contextmanager

@@ -58,6 +58,7 @@ class SessionSettings:
 
     master: str = setting("Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://...", "local[*]", metavar="URL")
     spark: tuple[str, ...] = setting("A setting of Spark; may be repeated.", (), metavar="NAME=VALUE")
+    metrics: Path | None = setting("A file that says how far the job is, as Prometheus' text.", None, metavar="FILE")
     driver_memory: str = setting("The memory of Spark's driver, which on local[N] does all the work.", "1g")
 
 

@@ -1,7 +1,7 @@
 """A job's settings: one dataclass, filled from a file, from the command line, or by hand in a notebook.
 
     [archive]                        # a TOML file; values above the first table are for every job that knows them
-    topics = ["flights", "weather"]
+    topic = ["flights", "weather"]
     into = "/data/archive"
 
 RULES    1. A name is said once: the field `max_offsets_per_trigger` is the option --max-offsets-per-trigger and the line
@@ -44,6 +44,11 @@ class BrokerSettings:
         "A setting of Kafka's clients, for the brokers and for Spark; may be repeated.", (), metavar="NAME=VALUE"
     )
 
+    @property
+    def asks_broker(self) -> bool:
+        """Whether a broker has to be there at all."""
+        return True
+
     def client_settings(self) -> dict[str, str]:
         """The clients' settings by name."""
         return pairs("kafka", self.kafka)
@@ -58,6 +63,11 @@ def pairs(name: str, lines: Iterable[str]) -> dict[str, str]:
             raise JobError(f"{name} takes NAME=VALUE, and {line!r} is none.")
         table[key.strip()] = value.strip()
     return table
+
+
+def texts(said: tuple[str, ...] | str) -> tuple[str, ...]:
+    """The values of an option that may be repeated; one text may stand for itself, in a notebook."""
+    return (said,) if isinstance(said, str) else tuple(said)
 
 
 def options_of(*kinds: type) -> list[click.Option]:

@@ -3,8 +3,8 @@
 RULES    1. With --json standard output carries JSON lines only: one for each step and each line that a report lists, the last
             one is the report.
          2. For people the steps go to standard error and the report to standard output.
-         3. The time that is left is what is behind, by the rate of the steps so far.
-NOT HERE What is reported (`jobs/`).
+         3. On a terminal the steps that say what is behind are one line, with a bar, instead of a line for each.
+NOT HERE What is reported (`jobs/`), rate and time left (`progress.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +22,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from barnabas.pipeline.progress import Bars, Metrics, Progress
+
+Tell = Callable[[dict[str, Any]], None]
+"""Whom a job tells of its steps: `Telling.step`, or whatever a notebook likes."""
 WIDE = 200
 LONGEST_CELL = 120
 
@@ -27,26 +33,35 @@ LONGEST_CELL = 120
 class Telling:
     """One job's voice."""
 
-    def __init__(self, job: str, *, as_json: bool) -> None:
+    def __init__(
+        self, job: str, *, as_json: bool, metrics: Path | None = None, terminal: Console | None = None
+    ) -> None:
         self._job = job
         self._as_json = as_json
-        self._seconds = 0.0
-        self._records = 0
+        self._progress = Progress()
+        self._metrics = None if metrics is None else Metrics(metrics, job)
+        terminal = terminal or Console(stderr=True)
+        self._bars = Bars(terminal) if terminal.is_terminal and not as_json else None
 
     def step(self, said: dict[str, Any]) -> None:
         """A step is done."""
+        self._progress.take(said)
+        if self._metrics is not None:
+            self._metrics.write(self._progress, is_running=True)
         if self._as_json:
             click.echo(json.dumps({"event": "step", "job": self._job, **said}))
-            return
-        self._records += int(said.get("records", 0))
-        words = [f"{name.replace('_', ' ')} {_in_words(value)}" for name, value in said.items()]
-        self._seconds += float(said.get("seconds", 0.0))
-        if self._records and self._seconds:
-            rate = self._records / self._seconds
-            words.append(f"{rate:,.0f} records/s")
-            if said.get("behind"):
-                words.append(f"about {said['behind'] / rate:,.0f} s left")
-        click.echo(f"{self._job}: {', '.join(words)}", err=True)
+        elif self._bars is not None and "behind" in said:
+            self._bars.show(self._job, self._progress)
+        else:
+            words = [f"{name.replace('_', ' ')} {_in_words(value)}" for name, value in said.items()]
+            click.echo(f"{self._job}: {', '.join([*words, *self._progress.words()])}", err=True)
+
+    def ended(self, *, succeeded: bool) -> None:
+        """No step comes any more."""
+        if self._bars is not None:
+            self._bars.close()
+        if self._metrics is not None:
+            self._metrics.write(self._progress, is_running=False, succeeded=succeeded)
 
     def note(self, words: str) -> None:
         """Something to know, for people."""

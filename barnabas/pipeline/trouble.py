@@ -24,6 +24,14 @@ _KNOWN = (
         "No Spark master answers at the address given with --master.",
     ),
     (
+        re.compile(
+            r"Failed to find (?:the )?data source: `?(?:delta|iceberg)|DELTA_CONFIGURE_SPARK_SESSION"
+            r"|Cannot find catalog plugin class for catalog|No class found.*iceberg",
+            re.IGNORECASE,
+        ),
+        "Spark has not the jars of the format that the archive is kept in: see docs/pipeline.md.",
+    ),
+    (
         re.compile(r"Failed to find data source: kafka|ClassNotFoundException: org\.apache\.spark\.sql\.kafka"),
         "Spark has no Kafka connector: start the session with barnabas.pipeline.session, or see docs/pipeline.md.",
     ),

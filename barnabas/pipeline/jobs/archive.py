@@ -1,21 +1,19 @@
-"""Topics to Parquet, exactly once: the manifest says what is archived, and is all that a restart needs.
+"""Topics to Parquet, Delta or Iceberg, exactly once: the manifest says what is archived, and is all that a restart needs.
 
-RULES    1. A round reads fixed offsets, stages files, and commits files and offsets with one rename (`store/publish.py`).
+RULES    1. A round reads fixed offsets, stages files, and commits files and offsets with one rename (`store/publish.py`);
+            a table of Delta or Iceberg takes it once (`store/lakes.py`).
             Whoever is killed at any moment has either committed a round or not begun it.
          2. There is no checkpoint beside the archive: the next round starts where the manifest ends.
          3. An archive is one cluster's. Topics may join it later; a run must name all that it holds already.
          4. What is written is read back, and its counts and checksums go into the manifest: the audit starts from there.
-NOT HERE Decoding (`decoding.py`), files (`writing.py`), compaction (`compacting.py`), trimming (`trimming.py`).
+NOT HERE Decoding (`decoding.py`), what a round writes (`keeping.py`), compaction (`compacting.py`), trimming (`trimming.py`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -23,22 +21,24 @@ from barnabas.pipeline.brokers import Brokers, Place, Span, Topic
 from barnabas.pipeline.decoding import Decoding, decode, decoded_fields, settle_decoding
 from barnabas.pipeline.jobs.compacting import compact
 from barnabas.pipeline.jobs.dead_letters import send_letters
-from barnabas.pipeline.jobs.rounds import Waiting, plan_round, where_to_start
+from barnabas.pipeline.jobs.keeping import Total, keeper_of
+from barnabas.pipeline.jobs.rounds import RoundSettings, Waiting, plan_round, where_to_start
 from barnabas.pipeline.jobs.trimming import trim
-from barnabas.pipeline.jobs.writing import JUDGED, own_session, take_stock, with_day, write_files
+from barnabas.pipeline.jobs.writing import own_session, with_day
 from barnabas.pipeline.kafka_source import read_spans
-from barnabas.pipeline.settings import BrokerSettings, setting
-from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.manifest import DataFile, Entry, Manifest, Range, add_up
-from barnabas.pipeline.store.publish import publish, recover, staging_of
-from barnabas.pipeline.store.reading import SCHEMA, read_files
+from barnabas.pipeline.moments import now
+from barnabas.pipeline.settings import setting, texts
+from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
+from barnabas.pipeline.store.lakes import SINKS
+from barnabas.pipeline.store.manifest import Entry, Manifest, Range
+from barnabas.pipeline.store.publish import recover
+from barnabas.pipeline.store.reading import SCHEMA
+from barnabas.pipeline.telling import Tell
 from barnabas.pipeline.trouble import JobError
-
-Tell = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveSettings(BrokerSettings):
+class ArchiveSettings(RoundSettings):
     """What `archive` is told."""
 
     into: Path = setting("The folder of the archive.", metavar="FOLDER")
@@ -46,8 +46,9 @@ class ArchiveSettings(BrokerSettings):
     pattern: str | None = setting("All topics whose whole name matches this regular expression.", None)
     continuous: bool = setting("Go on until stopped, instead of ending with what is there now.", False)
     interval: float = setting("With --continuous: seconds between two looks at the topics.", 10.0)
-    max_offsets_per_trigger: int = setting("The most offsets that a round takes.", 1_000_000)
-    fail_on_data_loss: bool = setting("Stop where the broker has forgotten what was not archived.", True)
+    format: str | None = setting(
+        "What the archive is kept in: parquet, delta or iceberg.  [default: as before, else parquet]", None
+    )
     decode: str | None = setting("How values are decoded: raw, json or avro.  [default: as before, else raw]", None)
     schema: Path | None = setting("The schema of the values; JSON without one is inferred.", None, metavar="FILE")
     framing: str = setting("How Avro is framed: plain, or confluent (a magic byte and a schema id before it).", "plain")
@@ -77,25 +78,26 @@ def archive(spark: SparkSession, settings: ArchiveSettings, tell: Tell = lambda 
     """Archive what the topics hold now, or follow them until stopped."""
     if not settings.topic and settings.pattern is None:
         raise JobError("archive needs --topic or --pattern: the topics to archive.")
-    if isinstance(settings.topic, str):
-        settings = replace(settings, topic=(settings.topic,))
-    if settings.max_offsets_per_trigger < 1:
-        raise JobError("--max-offsets-per-trigger takes at least 1.")
+    settings = replace(settings, topic=texts(settings.topic))
     brokers = Brokers(settings)
     cluster = brokers.cluster_id()
     topics = brokers.find_topics(settings.topic, settings.pattern)  # before a folder is made
+    if settings.format not in (None, *SINKS):
+        raise JobError(f"--format takes {', '.join(SINKS)}, and {settings.format} is none of them.")
     if settings.dead_letters in topics:
         raise JobError(f"{settings.dead_letters} is archived itself, and cannot take the dead letters.")
     folder = ArchiveFolder(settings.into)
     own = own_session(spark)
     with folder.held():
         if not folder.exists():
-            folder.begin(cluster, asdict(_decoding(own, settings, brokers, topics)))
+            folder.begin(cluster, asdict(_decoding(own, settings, brokers, topics)), settings.format or PARQUET)
         identity = folder.identity()
         if identity.cluster != cluster:
             raise JobError(f"{folder.path} is the archive of another cluster ({identity.cluster}, not {cluster}).")
         if settings.decode not in (None, identity.decoding["format"]):
             raise JobError(f"The archive {folder.path} was begun with --decode {identity.decoding['format']}.")
+        if settings.format not in (None, identity.sink):
+            raise JobError(f"The archive {folder.path} was begun with --format {identity.sink}.")
         run = _Run(own, settings, brokers, folder, tell)
         try:
             return run.follow() if settings.continuous else run.catch_up()
@@ -125,6 +127,7 @@ class _Run:
         self._folder = folder
         self._tell = tell
         self._manifest: Manifest = recover(folder)
+        self._keeper = keeper_of(spark, folder)
         identity = folder.identity()
         self._decoding = Decoding(**identity.decoding)
         self._group = settings.group or f"barnabas-archive-{identity.id}"
@@ -180,7 +183,7 @@ class _Run:
         return {Place(topic.name, number): topic for topic in found.values() for number in range(topic.partitions)}
 
     def _round(self, topics: dict[Place, Topic], ends: dict[Place, int]) -> bool:
-        """One round; False when nothing is waiting."""
+        """One round; False when nothing is waiting, and every partition is in the manifest."""
         waiting = where_to_start(
             topics,
             self._manifest.ends(),
@@ -189,47 +192,45 @@ class _Run:
             ends,
             fail_on_data_loss=self._settings.fail_on_data_loss,
         )
-        spans = plan_round(waiting, ends, self._settings.max_offsets_per_trigger)
-        if not spans:
+        resumed = self._keeper.resumed(waiting, self._manifest.next_sequence)
+        spans = resumed or plan_round(waiting, ends, self._settings.max_offsets_per_trigger)
+        if not spans and waiting.keys() <= self._manifest.ranges.keys():
             return False
         started = time.monotonic()
         entry = self._write(spans, waiting, topics)
-        publish(self._folder, self._manifest, entry)
-        self._brokers.commit(self._group, self._manifest.ends())
+        self._keeper.commit(self._manifest, entry)
         held = self._manifest.ends()
+        self._brokers.commit(self._group, held)
         self._account(entry, sum(end - held[place] for place, end in ends.items()), time.monotonic() - started)
         return True
 
     def _write(self, spans: dict[Place, Span], waiting: dict[Place, Waiting], topics: dict[Place, Topic]) -> Entry:
         sequence = self._manifest.next_sequence
-        staged = staging_of(self._folder, sequence)
         records = decode(read_spans(self._spark, self._settings, spans), self._decoding)
-        write_files(with_day(records), staged)
-        stock = take_stock(self._spark, staged, sequence)
+        kept = self._keeper.keep(with_day(records), sequence, spans)
         letters = 0
-        if stock.malformed and self._settings.dead_letters is not None:
-            written = read_files(self._spark, staged, [file.path for file in stock.files], JUDGED)
+        if kept.malformed and self._settings.dead_letters is not None:
             group = f"{self._group}-dead-letters"
-            letters = send_letters(written, self._brokers, self._settings.dead_letters, group, len(spans))
+            letters = send_letters(kept.records, self._brokers, self._settings.dead_letters, group, len(spans))
         empty = {place: Span(at.start, at.start) for place, at in waiting.items() if place not in self._manifest.ranges}
         return Entry(
             sequence,
             "append",
-            datetime.now(UTC).isoformat(timespec="seconds"),
+            now(),
             tuple(
-                _range(place, span, waiting[place], topics[place], stock.files)
+                _range(place, span, waiting[place], topics[place], kept.totals.get(place, Total()))
                 for place, span in sorted({**empty, **spans}.items())
             ),
-            tuple(stock.files),
-            malformed=stock.malformed,
+            kept.files,
+            malformed=kept.malformed,
             dead_letters=letters,
         )
 
     def _account(self, entry: Entry, behind: int, seconds: float) -> None:
-        records = sum(file.count for file in entry.files)
+        records, size = sum(read.count for read in entry.ranges), sum(file.bytes for file in entry.files)
         self._report.rounds += 1
         self._report.records += records
-        self._report.bytes += sum(file.bytes for file in entry.files)
+        self._report.bytes += size
         self._report.malformed += entry.malformed
         self._report.dead_letters += entry.dead_letters
         self._report.behind = behind
@@ -237,7 +238,7 @@ class _Run:
             {
                 "round": entry.sequence,
                 "records": records,
-                "bytes": sum(file.bytes for file in entry.files),
+                "bytes": size,
                 "files": len(entry.files),
                 "seconds": round(seconds, 3),
                 "behind": behind,
@@ -246,21 +247,14 @@ class _Run:
         )
 
 
-def _range(place: Place, span: Span, waiting: Waiting, topic: Topic, files: list[DataFile]) -> Range:
-    held = [
-        part
-        for file in files
-        if file.topic == place.topic
-        for part in file.contents
-        if part.partition == place.partition
-    ]
+def _range(place: Place, span: Span, waiting: Waiting, topic: Topic, total: Total) -> Range:
     return Range(
         place.topic,
         topic.id,
         place.partition,
         span.start,
         span.end,
-        sum(part.count for part in held),
-        add_up(part.checksum for part in held),
+        total.records,
+        total.checksum,
         waiting.lost_before,
     )

@@ -1,46 +1,45 @@
 """A topic against its archive: do they hold the same, and if not, what is lost, doubled, altered or strange.
 
 RULES    1. What is compared is what a reader finds: every data file that lies in the folder, in the manifest or not. The
-            manifest is a third witness: each of its files must be there and hold what it says. Both are
-            of one moment, though a job may be writing.
+            manifest is a third witness: each of its files must be there and hold what it says.
          2. Both sides are read whole, from the first offset that both can have to where the archive ends. What the broker has
             deleted since is checked against the manifest alone; what is not archived yet is said, and is no fault.
          3. What a compacted topic has not any more is no fault: the manifest's checksums still vouch for it.
          4. Every offset without a record on the topic is explained: retention, an aborted transaction, a transaction's marker,
             compaction. What nothing explains is a fault.
          5. An audit without a fault says so to `archive --trim`; one with a fault takes that back.
-NOT HERE The comparison itself (`comparing.py`), the page (`audit_page.py`).
+NOT HERE The comparison itself (`comparing.py`), the archive's side (`audited_files.py`, `audited_table.py`), the page
+         (`audit_page.py`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.brokers import Brokers, Place, Span, Topic
-from barnabas.pipeline.checksums import record_hash
+from barnabas.pipeline.checksums import add_up, record_hash
 from barnabas.pipeline.jobs.audit_page import write_page
+from barnabas.pipeline.jobs.audited_files import AuditedFiles, listed
+from barnabas.pipeline.jobs.audited_table import AuditedTable
 from barnabas.pipeline.jobs.comparing import Stretch, differences, differing, steps_back, sum_stretches, within
 from barnabas.pipeline.jobs.gaps import explain_gaps
 from barnabas.pipeline.jobs.trimming import Verified, write_verified
-from barnabas.pipeline.jobs.writing import JUDGED, contents_by_file, own_session
+from barnabas.pipeline.jobs.writing import own_session
 from barnabas.pipeline.kafka_source import read_spans
-from barnabas.pipeline.settings import BrokerSettings, setting
-from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.manifest import Manifest, add_up
-from barnabas.pipeline.store.reading import read_files, settled_manifest
+from barnabas.pipeline.moments import now
+from barnabas.pipeline.settings import BrokerSettings, setting, texts
+from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
+from barnabas.pipeline.store.manifest import Contents, Manifest, Range, contents_of
+from barnabas.pipeline.telling import Tell
 from barnabas.pipeline.trouble import JobError
 
-Tell = Callable[[dict[str, Any]], None]
 STRETCH = 10_000
 KINDS = ("lost", "doubled", "altered", "strange")
 
@@ -117,13 +116,16 @@ def audit(spark: SparkSession, settings: AuditSettings, tell: Tell = lambda _: N
     started = time.monotonic()
     brokers = Brokers(settings)
     folder = ArchiveFolder(settings.archive)
-    manifest, lying = _listed(folder)
+    manifest, lying = listed(folder)
     held = manifest.topic_ids()
-    wanted = {settings.topic} if isinstance(settings.topic, str) else set(settings.topic) or set(held)
+    if not held:
+        raise JobError(f"The manifest of the archive {folder.path} has no entry: there is nothing to compare.")
+    wanted = set(texts(settings.topic)) or set(held)
     for name in sorted(wanted - held.keys()):
         raise JobError(f"The archive {folder.path} holds no topic {name}.")
-    if brokers.cluster_id() != folder.identity().cluster:
-        raise JobError(f"{folder.path} is the archive of another cluster ({folder.identity().cluster}).")
+    identity = folder.identity()
+    if brokers.cluster_id() != identity.cluster:
+        raise JobError(f"{folder.path} is the archive of another cluster ({identity.cluster}).")
     topics = brokers.find_topics(wanted)
     for name, topic in topics.items():
         if topic.id != held[name]:
@@ -131,7 +133,12 @@ def audit(spark: SparkSession, settings: AuditSettings, tell: Tell = lambda _: N
                 f"The topic {name} was deleted and made again since it was archived: they cannot be compared."
             )
     own = own_session(spark)
-    files = _Files(own, folder, manifest, topics, lying)
+    is_files = identity.sink == PARQUET
+    files = (
+        AuditedFiles(own, folder, manifest, topics, lying, is_all=not settings.topic)
+        if is_files
+        else AuditedTable(own, folder, manifest, topics)
+    )
     report = _Audit(own, settings, brokers, folder, manifest, topics, files, tell).run()
     report.seconds = round(time.monotonic() - started, 1)
     page = Path(settings.page or folder.own / "audit.html")
@@ -151,7 +158,7 @@ class _Audit:
         folder: ArchiveFolder,
         manifest: Manifest,
         topics: dict[str, Topic],
-        files: _Files,
+        files: AuditedFiles | AuditedTable,
         tell: Tell,
     ) -> None:
         self._spark = spark
@@ -161,7 +168,7 @@ class _Audit:
         self._manifest = manifest
         self._topics = topics
         self._tell = tell
-        self._places = _places(manifest, brokers, topics)
+        self._places = _places(manifest, brokers, topics, is_files=isinstance(files, AuditedFiles))
         self._files = files
 
     def run(self) -> AuditReport:
@@ -174,7 +181,7 @@ class _Audit:
             place.steps_back, place.most_back_ms = row["times"], row["most_ms"]
         places = list(self._places.values())
         agrees = not self._files.faults() and all(place.agrees for place in places)
-        when = datetime.now(UTC).isoformat(timespec="seconds")
+        when = now()
         write_verified(self._folder, when, self._verified() if agrees else [])
         totals = {kind: sum(getattr(place, kind) for place in places) for kind in KINDS}
         return AuditReport(
@@ -254,91 +261,33 @@ class _Audit:
         ]
 
 
-class _Files:
-    """The data files: what lies there, and whether it is what the manifest says (rule 1)."""
-
-    def __init__(
-        self, spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, topics: dict[str, Topic], lying: list[str]
-    ) -> None:
-        self._spark = spark
-        self._folder = folder
-        self._known = {path: file for path, file in manifest.files.items() if file.topic in topics}
-        of_topics = {path for path in lying if path.partition("/")[0].partition("=")[2] in topics}
-        self.missing = sorted(self._known.keys() - of_topics)
-        self.unknown = sorted(of_topics - self._known.keys())
-        self.altered: list[str] = []
-        self.unreadable: list[str] = []
-        self.readable = sorted(of_topics)
-
-    def check(self) -> None:
-        """Read every file, and hold it against the manifest."""
-        found = self._contents(self.readable)
-        if found is None:
-            self.unreadable = [path for path in self.readable if self._contents([path]) is None]
-            self.readable = sorted(set(self.readable) - set(self.unreadable))
-            found = self._contents(self.readable) or {}
-        for path in self.readable:
-            file = self._known.get(path)
-            if file is not None and found.get(path, []) != list(file.contents):
-                self.altered.append(path)
-
-    def faults(self) -> list[str]:
-        """Every file that is not as it should be."""
-        return [*self.missing, *self.unknown, *self.altered, *self.unreadable]
-
-    def records(self) -> DataFrame:
-        """What a reader finds in the folder."""
-        return read_files(self._spark, self._folder.path, self.readable, JUDGED)
-
-    def _contents(self, paths: list[str]) -> dict[str, Any] | None:
-        """What files hold; None when Spark cannot read one of them."""
-        if not paths:
-            return {}
-        try:
-            return contents_by_file(read_files(self._spark, self._folder.path, paths, JUDGED))[0]
-        except (PySparkException, Py4JJavaError) as failure:
-            if not any(sign in str(failure) for sign in ("FAILED_READ_FILE", "CANNOT_READ_FILE", "Parquet", "parquet")):
-                raise
-            return None
-
-
-def _listed(folder: ArchiveFolder) -> tuple[Manifest, list[str]]:
-    """The manifest and the files that lie there, of one moment, though a job may be writing meanwhile."""
-    while True:
-        manifest = settled_manifest(folder)
-        lying = [
-            str(path.relative_to(folder.path))
-            for path in folder.path.glob("topic=*/date=*/*")
-            if path.is_file() and not path.name.startswith((".", "_"))
-        ]
-        if folder.manifest().next_sequence == manifest.next_sequence:
-            return manifest, lying
-
-
-def _places(manifest: Manifest, brokers: Brokers, topics: dict[str, Topic]) -> dict[Place, PartitionAudit]:
-    places = sorted(place for place in manifest.ranges if place.topic in topics)
+def _places(
+    manifest: Manifest, brokers: Brokers, topics: dict[str, Topic], *, is_files: bool
+) -> dict[Place, PartitionAudit]:
+    there = {Place(topic.name, number) for topic in topics.values() for number in range(topic.partitions)}
+    places = sorted(there.union(place for place in manifest.ranges if place.topic in topics))
     starts, ends = brokers.starts(places), brokers.ends(places)
     found = {}
     for place in places:
-        ranges = manifest.ranges[place]
+        ranges = manifest.ranges.get(place)
+        if ranges is None:  # of a partition that came later nothing is archived yet
+            start = starts[place]
+            found[place] = PartitionAudit(*place, start, ends[place], start, start, start)
+            continue
         first, end = ranges[0].start, ranges[-1].end
         if end > ends[place]:
             raise JobError(f"{place} ends at {ends[place]}, and it is archived up to {end}: it is not what it was.")
         start = min(max(starts[place], first), end)
         found[place] = PartitionAudit(*place, starts[place], ends[place], first, end, start)
-        if add_up(read.checksum for read in ranges) != _held(manifest, place):
+        written = contents_of(manifest.files.values(), place)
+        if is_files and _total(ranges) != _total(written):
             raise JobError(f"The manifest contradicts itself about {place}: its files and its ranges do not add up.")
     return found
 
 
-def _held(manifest: Manifest, place: Place) -> int:
-    return add_up(
-        part.checksum
-        for file in manifest.files.values()
-        if file.topic == place.topic
-        for part in file.contents
-        if part.partition == place.partition
-    )
+def _total(parts: Sequence[Range] | Sequence[Contents]) -> tuple[int, int]:
+    """How many records, and their checksum."""
+    return sum(part.count for part in parts), add_up(part.checksum for part in parts)
 
 
 def _hashed(records: DataFrame) -> DataFrame:

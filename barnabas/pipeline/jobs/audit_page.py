@@ -11,6 +11,9 @@ import html
 from pathlib import Path
 from typing import Any
 
+from barnabas.pipeline.store.durable import write_durably
+from barnabas.pipeline.trouble import JobError
+
 WIDTH = 760
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1c2530}
@@ -23,8 +26,11 @@ svg text{font-size:11px;fill:#44515f}.scroll{overflow-x:auto}
 
 def write_page(path: Path, report: Any) -> None:
     """Write the page; the folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page_of(report))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, page_of(report))
+    except OSError as failure:
+        raise JobError(f"The report cannot be written to {path}: {failure.strerror}.") from failure
 
 
 def page_of(report: Any) -> str:
@@ -110,7 +116,7 @@ def _files(report: Any) -> list[str]:
     faults = {
         "Files that are gone": report.missing_files,
         "Files that the manifest does not know": report.unknown_files,
-        "Files that hold something else than the manifest says": report.altered_files,
+        "Files that are not what the manifest says": report.altered_files,
         "Files that cannot be read": report.unreadable_files,
     }
     return [

@@ -9,13 +9,14 @@ NOT HERE How the exchange is committed (`store/publish.py`, rule 4).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
+from barnabas.pipeline.checksums import add_up
 from barnabas.pipeline.jobs.writing import take_stock, write_files
+from barnabas.pipeline.moments import now
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.manifest import DataFile, Entry, Manifest, add_up
+from barnabas.pipeline.store.manifest import DataFile, Entry, Manifest
 from barnabas.pipeline.store.publish import publish, staging_of
 from barnabas.pipeline.store.reading import read_files
 from barnabas.pipeline.trouble import JobError
@@ -49,7 +50,7 @@ def compact(spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, abov
         raise JobError(
             f"The files of {folder.path} do not hold what the manifest says: run an audit. Nothing was replaced."
         )
-    written = datetime.now(UTC).isoformat(timespec="seconds")
+    written = now()
     entry = Entry(sequence, "compact", written, files=tuple(new), replaces=tuple(file.path for file in old))
     publish(folder, manifest, entry)
     return entry

@@ -14,10 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -30,9 +29,8 @@ from barnabas.pipeline.sending import Sending, send
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.reading import read_archive, settled_manifest
+from barnabas.pipeline.telling import Tell
 from barnabas.pipeline.trouble import JobError
-
-Tell = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
-"""Which offsets the next round of an archive takes: plain figures, no broker and no Spark.
+"""Which offsets the next round of a job takes: plain figures, no broker and no Spark.
 
 RULES    1. A round takes at most so many offsets, each partition in proportion to what it has waiting, none less than one.
-         2. Where the broker has forgotten what was not archived yet, the job stops, unless it was told to go on; then the
+         2. Where the broker has forgotten what was not read yet, the job stops, unless it was told to go on; then the
             gap is written down.
-         3. A topic that was deleted and made again, or an end before what is archived, stops the job: these are other
+         3. A topic that was deleted and made again, or an end before what was read, stops the job: these are other
             records under the same offsets.
 """
 
@@ -13,15 +13,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from barnabas.pipeline.brokers import Place, Span, Topic
+from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.trouble import JobError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSettings(BrokerSettings):
+    """What every job that reads a topic round by round is told."""
+
+    max_offsets_per_trigger: int = setting("The most offsets that a round takes.", 1_000_000)
+    fail_on_data_loss: bool = setting("Stop where the broker has forgotten what was not read yet.", True)
+
+    def __post_init__(self) -> None:
+        if self.max_offsets_per_trigger < 1:
+            raise JobError("--max-offsets-per-trigger takes at least 1.")
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a partition has that is not archived: from `start`; with `lost_before` where something is gone."""
+    """What a partition has that was not read: from `start`; with `lost_before` where something is gone."""
 
     start: int
     lost_before: int | None = None
+
+    @property
+    def lost(self) -> int:
+        """How many offsets are gone."""
+        return 0 if self.lost_before is None else self.start - self.lost_before
 
 
 def where_to_start(
@@ -39,7 +57,7 @@ def where_to_start(
         known = archived_ids.get(place.topic, topic.id)
         if known != topic.id:
             raise JobError(
-                f"The topic {place.topic} was deleted and made again since it was archived: archive it into another folder."
+                f"The topic {place.topic} was deleted and made again since it was read: begin in another folder."
             )
         held = archived.get(place)
         if held is None:
@@ -47,12 +65,12 @@ def where_to_start(
         elif held < starts[place]:
             if fail_on_data_loss:
                 raise JobError(
-                    f"The offsets {held} to {starts[place] - 1} of {place} are gone from the broker and were not archived: "
+                    f"The offsets {held} to {starts[place] - 1} of {place} are gone from the broker and were not read: "
                     "--no-fail-on-data-loss goes on behind them, and writes down the gap."
                 )
             waiting[place] = Waiting(starts[place], lost_before=held)
         elif held > ends[place]:
-            raise JobError(f"{place} ends at {ends[place]}, and it is archived up to {held}: it is not what it was.")
+            raise JobError(f"{place} ends at {ends[place]}, and was read up to {held}: it is not what it was.")
         else:
             waiting[place] = Waiting(held)
     return waiting

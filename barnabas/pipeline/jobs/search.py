@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
@@ -29,10 +29,10 @@ from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import NAME, register
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.reading import COLUMNS, read_archive, settled_manifest
+from barnabas.pipeline.telling import Tell
 from barnabas.pipeline.trouble import JobError
 
 PATH = re.compile(r"(\$[^=!<>]*)(?:(=|!=|<=|>=|<|>)(.*))?", re.DOTALL)
-Tell = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,11 @@ class SearchSettings(BrokerSettings):
     start_time: str | None = setting("From this moment on: ISO 8601 (UTC unless it says else), or milliseconds.", None)
     end_time: str | None = setting("Up to before this moment.", None)
     limit: int = setting("The most records shown.", 100)
+
+    @property
+    def asks_broker(self) -> bool:
+        """Files are read without one."""
+        return self.log_dir is None
 
 
 @dataclass
@@ -83,6 +88,7 @@ class Query(NamedTuple):
 def search(spark: SparkSession, settings: SearchSettings, tell: Tell = lambda _: None) -> SearchReport:
     """Look for records."""
     query = query_of(settings)
+    _see_that_it_is_a_pattern(spark, query.key_pattern)
     own = own_session(spark)
     records = _all_records(own, settings, query)
     tell({"step": "searching", "topics": ", ".join(settings.topic)})
@@ -100,11 +106,6 @@ def query_of(settings: SearchSettings) -> Query:
         raise JobError("--limit takes at least 1.")
     if settings.archive is not None and settings.log_dir is not None:
         raise JobError("--archive and --log-dir are not searched together: name one of them.")
-    if settings.key_pattern is not None:
-        try:
-            re.compile(settings.key_pattern)
-        except re.error as failure:
-            raise JobError(f"--key-pattern {settings.key_pattern!r} is no regular expression: {failure}.") from failure
     headers = [line.partition("=") for line in settings.header]
     return Query(
         settings.key,
@@ -115,6 +116,16 @@ def query_of(settings: SearchSettings) -> Query:
         moment_ms(settings.start_time),
         moment_ms(settings.end_time),
     )
+
+
+def _see_that_it_is_a_pattern(spark: SparkSession, pattern: str | None) -> None:
+    """Java judges it: its expressions are not Python's."""
+    if pattern is None:
+        return
+    try:
+        spark.range(1).select(f.lit("").rlike(pattern)).collect()
+    except PySparkException as failure:
+        raise JobError(f"--key-pattern {pattern!r} is no regular expression of Java's.") from failure
 
 
 def _path(line: str) -> tuple[str, str | None, str]:
@@ -214,6 +225,8 @@ def _all_records(spark: SparkSession, settings: SearchSettings, query: Query) ->
     if settings.archive is not None:
         manifest = settled_manifest(ArchiveFolder(settings.archive))
         ids = manifest.topic_ids()
+        if not ids.keys() & topics.keys():
+            raise JobError(f"The archive {settings.archive} holds none of these topics: {', '.join(topics)}.")
         for name in topics.keys() & ids.keys():
             if ids[name] != topics[name].id:
                 raise JobError(f"The archive {settings.archive} holds another topic {name}, which was deleted since.")

@@ -11,7 +11,6 @@ NOT HERE The plots (`stats_plots.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,14 +25,15 @@ from barnabas.pipeline.kafka_source import read_spans
 from barnabas.pipeline.moments import moment_ms
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import NAME, register
+from barnabas.pipeline.telling import Tell
 from barnabas.pipeline.trouble import JobError
 
 OFFSETS_TOPIC = "__consumer_offsets"
 WINDOWS = 120
 SECOND_MS = 1000
 TOP_KEYS = 20
-
-Tell = Callable[[dict[str, Any]], None]
+ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS"
+"""As `search` writes moments: in UTC."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,11 @@ class StatsSettings(BrokerSettings):
     end_time: str | None = setting("Up to before this moment.", None)
     window: float | None = setting("The width of a window in seconds.  [default: a 120th of the time there is]", None)
     into: Path = setting("The folder of the plots.", Path("barnabas-stats"), metavar="FOLDER")
+
+    @property
+    def asks_broker(self) -> bool:
+        """Files are read without one."""
+        return self.log_dir is None
 
 
 @dataclass
@@ -120,8 +125,8 @@ def totals(records: DataFrame) -> DataFrame:
         f.approx_count_distinct("key").alias("keys"),
         *(f.percentile_approx("size", share).alias(f"{name}_bytes") for name, share in quantiles.items()),
         f.max("size").alias("largest_bytes"),
-        f.min(_moment()).alias("first_ms"),
-        f.max(_moment()).alias("last_ms"),
+        f.date_format(f.min("timestamp"), ISO).alias("first"),
+        f.date_format(f.max("timestamp"), ISO).alias("last"),
     )
 
 
@@ -151,7 +156,9 @@ def top_keys(records: DataFrame, count: int = TOP_KEYS) -> DataFrame:
         (f.col("records") / f.sum("records").over(by_topic)).alias("share"),
         f.row_number().over(by_topic.orderBy(f.desc("records"), "key")).alias("rank"),
     )
-    return ranked.where(f.col("rank") <= count).withColumn("key", f.decode("key", "utf-8"))
+    text = f.col("key").cast("string")
+    readable = f.when(f.is_valid_utf8(text), text).otherwise(f.concat(f.lit("0x"), f.hex("key")))
+    return ranked.where(f.col("rank") <= count).withColumn("key", readable)
 
 
 def partition_shares(records: DataFrame) -> DataFrame:
@@ -189,23 +196,26 @@ def lags(records: DataFrame, commits: DataFrame, width_ms: int) -> DataFrame:
     """Of each group, topic and window: how far the group was behind at the window's end, over all partitions (rule 3)."""
     places = ["topic", "partition"]
     window = _window_of(_moment(), width_ms).cast("long")
-    ends = records.groupBy(*places, window.alias("window_ms")).agg((f.max("offset") + 1).alias("end"))
+    grouped = records.groupBy(*places, window.alias("window_ms"))
+    ends = grouped.agg((f.max("offset") + 1).alias("end"), f.min("offset").alias("first"))
     last = f.max_by("committed", f.struct("ms", "order")).alias("committed")
-    stands = commits.groupBy("group", *places, _window_of(f.col("ms"), width_ms).cast("long").alias("window_ms")).agg(
-        last
-    )
+    when = _window_of(f.col("ms"), width_ms).cast("long").alias("window_ms")
+    stands = commits.groupBy("group", *places, when).agg(last)
     members = stands.select("group", *places).distinct()
-    moments = ends.select(*places, "window_ms").unionByName(stands.select(*places, "window_ms")).distinct()
-    grid = members.join(moments.select("topic", "window_ms").distinct(), "topic")
+    moments = ends.select("topic", "window_ms").unionByName(stands.select("topic", "window_ms")).distinct()
+    grid = members.join(moments, "topic")
     so_far = Window.partitionBy("group", *places).orderBy("window_ms").rowsBetween(Window.unboundedPreceding, 0)
+    # Before its first record a log's end is not known, but for one that has all its records: then it was 0.
+    firsts = ends.groupBy(*places).agg(f.when(f.min("first") == 0, 0).alias("begin"))
     filled = (
-        grid.join(ends, [*places, "window_ms"], "left")
+        grid.join(firsts, places, "left")
+        .join(ends, [*places, "window_ms"], "left")
         .join(stands, ["group", *places, "window_ms"], "left")
-        .withColumn("end", f.coalesce(f.max("end").over(so_far), f.lit(0)))
+        .withColumn("end", f.coalesce(f.max("end").over(so_far), "begin"))
         .withColumn("committed", f.last("committed", ignorenulls=True).over(so_far))
     )
     behind = f.greatest(f.col("end") - f.col("committed"), f.lit(0))
-    known = filled.where("committed is not null").groupBy("group", "topic", "window_ms")
+    known = filled.where("committed is not null and end is not null").groupBy("group", "topic", "window_ms")
     return known.agg(f.sum(behind).alias("lag"))
 
 
@@ -268,6 +278,8 @@ def _width_ms(records: DataFrame, settings: StatsSettings) -> int:
 
 def _of_groups(commits: DataFrame, settings: StatsSettings) -> DataFrame:
     chosen = commits.where(f.col("topic").isin(list(settings.topic)))
+    if (end_ms := moment_ms(settings.end_time)) is not None:
+        chosen = chosen.where(f.col("ms") < end_ms)
     return chosen.where(f.col("group").isin(list(settings.group))) if settings.group else chosen
 
 

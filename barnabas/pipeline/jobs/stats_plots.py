@@ -23,7 +23,7 @@ def draw(report: Any, folder: Path) -> list[Path]:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as missing:
-        raise JobError(f"{missing.name} is missing for the plots: pip install 'barnabas[demo]'.") from missing
+        raise JobError(f"{missing.name} is missing for the plots: pip install 'barnabas[spark]'.") from missing
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as failure:

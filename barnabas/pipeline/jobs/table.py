@@ -1,10 +1,8 @@
 """The latest value of each key of a topic, as a Parquet table that is brought up to date: what a compacted topic means.
 
-FORMAT   versions/<number>/*.parquet   the table, whole; the one before it stays until the next
-         current                       a link to the version that counts, for any reader
-         _barnabas/table.json          which version counts, of which topic, and up to which offsets
-RULES    1. table.json is renamed into place: version and offsets count together or not at all. `current` follows it, and is set
-            right by the next run.
+FORMAT   current/*.parquet       the table, whole
+         _barnabas/table.json    which version counts, of which topic, and up to which offsets
+RULES    1. Version and offsets count together or not at all (`store/versions.py`).
          2. The record with the highest offset of a partition wins. Where a key has records in several partitions, the later
             timestamp does.
          3. A record without a value deletes its key; a record without a key is counted, and left out.
@@ -14,33 +12,29 @@ NOT HERE Decoding values: the table has bytes.
 from __future__ import annotations
 
 import dataclasses
-import json
-import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.brokers import Brokers, Place, Span, Topic
-from barnabas.pipeline.jobs.rounds import plan_round, where_to_start
+from barnabas.pipeline.jobs.rounds import RoundSettings, plan_round, where_to_start
 from barnabas.pipeline.jobs.writing import own_session
 from barnabas.pipeline.kafka_source import read_spans
-from barnabas.pipeline.settings import BrokerSettings, setting
+from barnabas.pipeline.settings import setting
 from barnabas.pipeline.store.holding import held, local_folder
-from barnabas.pipeline.store.manifest import write_durably
 from barnabas.pipeline.store.reading import no_records
+from barnabas.pipeline.store.versions import OWN, Versions
+from barnabas.pipeline.telling import Tell
 from barnabas.pipeline.trouble import JobError
 
-Tell = Callable[[dict[str, Any]], None]
 COLUMNS = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSettings(BrokerSettings):
+class TableSettings(RoundSettings):
     """What `table` is told."""
 
     topic: str = setting("The topic.", metavar="NAME")
@@ -48,7 +42,7 @@ class TableSettings(BrokerSettings):
     max_offsets_per_trigger: int = setting(
         "The most offsets that a round takes; each round writes the table anew.", 10_000_000
     )
-    fail_on_data_loss: bool = setting("Stop where the broker has forgotten what was not read.", True)
+    group: str | None = setting("The consumer group that shows the progress.  [default: barnabas-table-<topic>]", None)
 
 
 @dataclass
@@ -79,14 +73,17 @@ class _State:
 def table(spark: SparkSession, settings: TableSettings, tell: Tell = lambda _: None) -> TableReport:
     """Bring the table up to what the topic holds now."""
     started = time.monotonic()
-    if settings.max_offsets_per_trigger < 1:
-        raise JobError("--max-offsets-per-trigger takes at least 1.")
     brokers = Brokers(settings)
     topic = brokers.find_topics([settings.topic])[settings.topic]
     folder = local_folder(settings.into)
-    with held(folder / "_barnabas"):
-        run = _Run(own_session(spark), settings, folder, _state(folder, brokers.cluster_id(), topic), tell)
-        report = run.catch_up(brokers, topic)
+    with held(folder / OWN):
+        versions = Versions(folder, "table")
+        run = _Run(own_session(spark), settings, versions, _state(versions, brokers.cluster_id(), topic), tell)
+        try:
+            report = run.catch_up(brokers, topic)
+        except BaseException:
+            versions.settle()  # a full disk gets its room back at once
+            raise
     report.seconds = round(time.monotonic() - started, 1)
     return report
 
@@ -94,21 +91,24 @@ def table(spark: SparkSession, settings: TableSettings, tell: Tell = lambda _: N
 class _Run:
     """One run, round by round."""
 
-    def __init__(self, spark: SparkSession, settings: TableSettings, folder: Path, state: _State, tell: Tell) -> None:
+    def __init__(
+        self, spark: SparkSession, settings: TableSettings, versions: Versions, state: _State, tell: Tell
+    ) -> None:
         self._spark = spark
         self._settings = settings
-        self._folder = folder
+        self._versions = versions
         self._state = state
         self._tell = tell
-        self._report = TableReport(str(folder), 0, 0, 0, state.rows, state.version)
+        self._group = settings.group or f"barnabas-table-{state.topic}"
+        self._report = TableReport(str(versions.folder), 0, 0, 0, state.rows, state.version)
 
     def catch_up(self, brokers: Brokers, topic: Topic) -> TableReport:
         """Rounds up to what the topic holds now."""
         places = {Place(topic.name, number): topic for number in range(topic.partitions)}
         ends = brokers.ends(places)
-        self._tidy()
+        self._versions.settle()
         while True:
-            read = {Place(topic.name, int(number)): end for number, end in self._state.ends.items()}
+            read = self._ends()
             waiting = where_to_start(
                 places,
                 read,
@@ -120,46 +120,41 @@ class _Run:
             spans = plan_round(waiting, ends, self._settings.max_offsets_per_trigger)
             if not spans:
                 return self._report
-            self._round(spans)
+            began = time.monotonic()
+            records = self._round(spans)
+            held = self._ends()
+            brokers.commit(self._group, held)
+            said = {"version": self._state.version, "records": records, "rows": self._state.rows}
+            behind = sum(end - held.get(place, waiting[place].start) for place, end in ends.items())
+            self._tell({**said, "seconds": round(time.monotonic() - began, 3), "behind": behind})
 
-    def _round(self, spans: dict[Place, Span]) -> None:
+    def _ends(self) -> dict[Place, int]:
+        """Where the next round starts."""
+        return {Place(self._state.topic, int(number)): end for number, end in self._state.ends.items()}
+
+    def _round(self, spans: dict[Place, Span]) -> int:
+        """One round; how many records it had."""
         records = read_spans(self._spark, self._settings, spans)
         version = self._state.version + 1
-        target = self._version(version)
-        shutil.rmtree(target, ignore_errors=True)  # of a run that was killed
-        merge(self._table(), latest_by_key(records)).write.parquet(str(target))
+        staged = self._versions.stage()
+        merge(self._table(), latest_by_key(records)).write.mode("append").parquet(str(staged))
         counted = records.select(f.count("*").alias("all"), f.count("key").alias("keyed")).first()
         assert counted is not None, "an aggregate has one row"
-        rows = self._spark.read.schema(COLUMNS).parquet(str(target)).count()
+        rows = self._spark.read.schema(COLUMNS).parquet(str(staged)).count()
         ends = self._state.ends | {str(place.partition): span.end for place, span in spans.items()}
-        self._state = dataclasses.replace(self._state, version=version, rows=rows, ends=ends)
-        write_durably(self._folder / "_barnabas" / "table.json", json.dumps(dataclasses.asdict(self._state)) + "\n")
-        self._tidy()
+        state = dataclasses.replace(self._state, version=version, rows=rows, ends=ends)
+        self._versions.commit(staged, version, dataclasses.asdict(state))
+        self._state = state
         self._report.rounds += 1
         self._report.records += counted["all"]
         self._report.without_key += counted["all"] - counted["keyed"]
         self._report.rows, self._report.version = rows, version
-        self._tell({"version": version, "records": counted["all"], "rows": rows})
+        return int(counted["all"])
 
     def _table(self) -> DataFrame:
         if not self._state.version:
             return no_records(self._spark, COLUMNS)
-        return self._spark.read.schema(COLUMNS).parquet(str(self._version(self._state.version)))
-
-    def _version(self, number: int) -> Path:
-        return self._folder / "versions" / f"{number:08d}"
-
-    def _tidy(self) -> None:
-        """Point `current` at the version that counts, and remove those before the one before it (rule 1)."""
-        if not self._state.version:
-            return
-        link = self._folder / ".current.new"
-        link.unlink(missing_ok=True)
-        link.symlink_to(Path("versions") / self._version(self._state.version).name)
-        link.replace(self._folder / "current")
-        for path in (self._folder / "versions").iterdir():
-            if int(path.name) < self._state.version - 1:
-                shutil.rmtree(path)
+        return self._spark.read.schema(COLUMNS).parquet(str(self._versions.path(self._state.version)))
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
@@ -197,18 +192,15 @@ def merge(rows: DataFrame, news: DataFrame) -> DataFrame:
     return both.where("row.value is not null").select("row.*")
 
 
-def _state(folder: Path, cluster: str, topic: Topic) -> _State:
+def _state(versions: Versions, cluster: str, topic: Topic) -> _State:
     """What the table is now; it is of one topic of one cluster for ever."""
-    file = folder / "_barnabas" / "table.json"
-    if not file.exists():
-        strangers = [path.name for path in folder.iterdir() if path.name not in {"_barnabas", "versions"}]
-        if strangers:
-            raise JobError(f"{folder} is no table and not empty ({strangers[0]}): name a folder of its own.")
+    said = versions.state()
+    if said is None:
         return _State(cluster, topic.name, topic.id, 0, 0, {})
     try:
-        state = _State(**json.loads(file.read_text()))
-    except (ValueError, TypeError) as failure:
-        raise JobError(f"{file} is damaged: {failure}.") from failure
+        state = _State(**said)
+    except TypeError as failure:
+        raise JobError(f"{versions.state_file} is damaged: {failure}.") from failure
     if (state.cluster, state.topic) != (cluster, topic.name):
-        raise JobError(f"{folder} is the table of the topic {state.topic} of the cluster {state.cluster}.")
+        raise JobError(f"{versions.folder} is the table of the topic {state.topic} of the cluster {state.cluster}.")
     return state

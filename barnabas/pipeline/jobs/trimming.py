@@ -14,8 +14,9 @@ import json
 from dataclasses import asdict, dataclass
 
 from barnabas.pipeline.brokers import Brokers, Place, Topic
+from barnabas.pipeline.store.durable import write_durably
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.manifest import Manifest, write_durably
+from barnabas.pipeline.store.manifest import Manifest
 from barnabas.pipeline.trouble import JobError
 
 
@@ -32,7 +33,10 @@ class Verified:
 def write_verified(folder: ArchiveFolder, when: str, verified: list[Verified]) -> None:
     """Keep what an audit has found."""
     said = {"when": when, "archive": folder.identity().id, "verified": [asdict(one) for one in verified]}
-    write_durably(folder.audit_file, json.dumps(said, indent=1) + "\n")
+    try:
+        write_durably(folder.audit_file, json.dumps(said, indent=1) + "\n")
+    except OSError as failure:
+        raise JobError(f"The finding cannot be written to {folder.audit_file}: {failure.strerror}.") from failure
 
 
 def read_verified(folder: ArchiveFolder) -> list[Verified]:
@@ -43,7 +47,7 @@ def read_verified(folder: ArchiveFolder) -> list[Verified]:
         said = json.loads(folder.audit_file.read_text())
         is_ours = said["archive"] == folder.identity().id
         return [Verified(**one) for one in said["verified"]] if is_ours else []
-    except (ValueError, KeyError, TypeError) as failure:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
         raise JobError(f"{folder.audit_file} is damaged: {failure}; run an audit.") from failure
 
 

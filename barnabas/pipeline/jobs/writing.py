@@ -2,11 +2,14 @@
 
 RULES    1. A file holds one topic and one day (of the record's timestamp, UTC), in the order of partitions and offsets.
          2. What was written is read back from the files: the counts and checksums that go into the manifest are theirs.
+         3. Each attempt at a round writes into a folder that no attempt before had: where a driver was killed, its JVM and its
+            workers may write on for a moment, and what they finish late must not be found by the next attempt.
 NOT HERE Making files visible (`store/publish.py`).
 """
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,11 +46,17 @@ def with_day(records: DataFrame) -> DataFrame:
     return records.withColumn("date", f.to_date("timestamp"))
 
 
-def write_files(records: DataFrame, target: Path, *, one_a_day: bool = False) -> None:
-    """Files by topic and date: as many as the amount asks for, or one for each folder."""
+def ordered(records: DataFrame, *, one_a_day: bool = False) -> DataFrame:
+    """Spread for files of a topic and a date: as many as the amount asks for, or one for each."""
     spread = records.repartition("topic", "date") if one_a_day else records.hint("rebalance", "topic", "date")
-    ordered = spread.sortWithinPartitions("topic", "date", "partition", "offset")
-    ordered.write.partitionBy("topic", "date").parquet(str(target))
+    return spread.sortWithinPartitions("topic", "date", "partition", "offset")
+
+
+def write_files(records: DataFrame, target: Path, *, one_a_day: bool = False) -> None:
+    """Files by topic and date."""
+    attempt = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
+    ordered(records, one_a_day=one_a_day).write.partitionBy("topic", "date").parquet(str(attempt))
+    attempt.rename(target)
 
 
 def take_stock(spark: SparkSession, staged: Path, sequence: int) -> Stock:

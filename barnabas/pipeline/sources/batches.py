@@ -1,7 +1,5 @@
 """Record batches in a buffer: where each begins, and all headers at once as one array.
 
-FORMAT   `HEADER`, big-endian, and then the records. The CRC-32C covers everything from the attributes on. Attributes:
-         bits 0-2 codec, 3 log append time, 4 transactional, 5 control.
 RULES    1. Only whole batches are found; what lies behind the last one is said, never guessed.
          2. The formats before v2 are not read: Apache Kafka 4 has none of them either.
 """
@@ -14,34 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from barnabas.pipeline.batch_header import CODES, CRC_START, LENGTH_END, MAGIC, OVERHEAD, BatchHeader
 from barnabas.pipeline.sources.checksums import checksums
 
-HEADER = np.dtype(
-    [
-        ("base_offset", ">i8"),
-        ("length", ">i4"),
-        ("leader_epoch", ">i4"),
-        ("magic", "i1"),
-        ("crc", ">u4"),
-        ("attributes", ">i2"),
-        ("last_offset_delta", ">i4"),
-        ("base_timestamp", ">i8"),
-        ("max_timestamp", ">i8"),
-        ("producer_id", ">i8"),
-        ("producer_epoch", ">i2"),
-        ("base_sequence", ">i4"),
-        ("record_count", ">i4"),
-    ]
-)
-OVERHEAD = HEADER.itemsize
-LENGTH_END = 12
-CRC_START = 21
-MAGIC = 2
-
-CODEC_MASK = 0x07
-LOG_APPEND_TIME = 0x08
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
+HEADER = np.dtype([(name, f">{code}") for name, code in zip(BatchHeader._fields, CODES, strict=True)])
 
 _LENGTH_AND_MAGIC = Struct(">i4xb")
 _SHAPE = np.arange(OVERHEAD)

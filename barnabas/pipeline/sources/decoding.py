@@ -19,19 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from barnabas.pipeline.sources.batches import (
+from barnabas.pipeline.batch_header import (
     CODEC_MASK,
     CONTROL,
     LENGTH_END,
     LOG_APPEND_TIME,
     OVERHEAD,
     TRANSACTIONAL,
-    Tail,
-    damaged,
-    headers,
-    last_offsets,
-    walk,
 )
+from barnabas.pipeline.sources.batches import Tail, damaged, headers, last_offsets, walk
 from barnabas.pipeline.sources.codecs import decompress
 from barnabas.pipeline.sources.damage import DamagedBatch, WrongChecksum
 from barnabas.pipeline.sources.records import (

@@ -8,6 +8,7 @@ RULES    1. A partition's directory is `<topic>-<number>`; whatever has another 
          4. A transaction is aborted when its marker, below the high watermark, says so. Segments with others behind them have
             indexes that tell; the one in which the high watermark lies is scanned, from what was open where it begins. What
             began and has no marker there is open, and the last stable offset is the first of these.
+         5. A segment that a broker deletes meanwhile tells nothing: what was in it is before what is left.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from barnabas.pipeline.sources.batches import CODEC_MASK, OVERHEAD, headers
+from barnabas.pipeline.batch_header import CODEC_MASK, OVERHEAD, header_at
 from barnabas.pipeline.sources.codecs import decompress
 from barnabas.pipeline.sources.damage import DamagedLog
 from barnabas.pipeline.sources.decoding import OFFSETS_END, Aborted, decode
@@ -69,7 +70,7 @@ class PartitionLog(NamedTuple):
         end = base
         with path_of(self.directory, base, ".log").open("rb") as file:
             position = last_position(self.directory, base)
-            for head in heads(file, believed(file, position, base, OFFSETS_END)):
+            for _, head in heads(file, believed(file, position, base, OFFSETS_END)):
                 end = max(end, head.last_offset + 1)
         return end
 
@@ -135,8 +136,8 @@ def transactions_of(log: PartitionLog, high_watermark: int) -> Transactions:
 
 def _scanned(path: Path, is_open: dict[int, int], end_offset: int) -> Iterator[Aborted]:
     """The aborted transactions whose markers lie in a file; changes which ones are open."""
-    with path.open("rb") as file:
-        for head in heads(file):
+    for file in _opened(path):
+        for position, head in heads(file):
             if head.base_offset >= end_offset:
                 return
             if not head.is_transactional:
@@ -145,14 +146,23 @@ def _scanned(path: Path, is_open: dict[int, int], end_offset: int) -> Iterator[A
                 is_open.setdefault(head.producer_id, head.base_offset)
                 continue
             begun = is_open.pop(head.producer_id, None)
-            if begun is not None and _says_abort(os.pread(file.fileno(), head.size, head.position)):
+            if begun is not None and _says_abort(os.pread(file.fileno(), head.size, position)):
                 yield Aborted(head.producer_id, begun, head.last_offset)
+
+
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A segment's file, or nothing where it has gone (rule 5)."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        yield file
 
 
 def _says_abort(batch: bytes) -> bool:
     """A marker's key is an i16 version and an i16 type, 0 for an abort."""
-    fields = headers(batch, np.zeros(1, np.int64))[0]
-    body = bytes(decompress(int(fields["attributes"]) & CODEC_MASK, batch[OVERHEAD:]))
+    body = bytes(decompress(header_at(batch, 0).attributes & CODEC_MASK, batch[OVERHEAD:]))
     key = int(read_records(Bodies(body, [0], [len(body)], [1])).keys.starts[0])
     return body[key + 2 : key + 4] == _ABORT
 
@@ -177,11 +187,11 @@ def first_at(log: PartitionLog, timestamp_ms: int, end_offset: int) -> int | Non
 
 def _first_in(log: PartitionLog, base: int, timestamp_ms: int) -> int | None:
     near = max(offset_before_time(log.directory, base, timestamp_ms), log.start_offset)
-    with path_of(log.directory, base, ".log").open("rb") as file:
+    for file in _opened(path_of(log.directory, base, ".log")):
         position = position_before(log.directory, base, near) if near > base else 0
-        for head in heads(file, believed(file, position, base, near)):
+        for at, head in heads(file, believed(file, position, base, near)):
             if head.max_timestamp >= timestamp_ms and head.last_offset >= log.start_offset and not head.is_control:
-                found = _first_of(os.pread(file.fileno(), head.size, head.position), log.start_offset, timestamp_ms)
+                found = _first_of(os.pread(file.fileno(), head.size, at), log.start_offset, timestamp_ms)
                 if found is not None:
                     return found
     return None

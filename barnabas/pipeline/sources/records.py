@@ -14,6 +14,7 @@ NOT HERE Which batches are read, and what is in a batch's header (decoding.py).
 from __future__ import annotations
 
 from array import array
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,9 @@ HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]
 MANY = 24
 """From so many batches on a step of all of them costs less than Python's loop."""
 _MOST_SHIFT = 63
+_MOST_LENGTH_BYTES = 5
+_ZIGZAG = np.array([byte >> 1 ^ -(byte & 1) for byte in range(256)], np.int64)
+"""What a number is that one byte says; of a byte that others follow it is not asked."""
 
 
 class Bodies(NamedTuple):
@@ -101,74 +105,111 @@ def _places(bodies: Bodies) -> tuple[Any, Any]:
     counts = np.array(bodies.counts, np.int64)
     if (counts < 0).any() or counts.sum() > len(bodies.data):
         raise DamagedBatch("it says a number of records that it cannot have")
-    order = np.argsort(-counts, kind="stable")
-    at, left, row = np.array(bodies.starts, np.int64)[order], counts[order], (np.cumsum(counts) - counts)[order]
-    begins, ends = np.empty(counts.sum(), np.int64), np.empty(counts.sum(), np.int64)
-    data = np.frombuffer(bodies.data, np.uint8)
-    step, going = 0, np.count_nonzero(left)
-    while going >= MANY:
-        lengths, begin = _varints(data, at[:going])
-        at[:going] = begin + lengths
-        begins[row[:going] + step], ends[row[:going] + step] = begin, at[:going]
-        step += 1
-        going = np.searchsorted(-left, -step)
-    for number in range(going):
-        rows = slice(row[number] + step, row[number] + left[number])
-        begins[rows], ends[rows] = _walk(bodies.data, int(at[number]), int(left[number]) - step)
-        at[number] = ends[rows.stop - 1]
-    if (at != np.array(bodies.ends, np.int64)[order]).any() or (ends < begins).any():
+    first = np.cumsum(counts) - counts
+    ends = _chained(bodies, counts, first)
+    heads = np.empty(len(ends), np.int64)
+    heads[1:] = ends[:-1]
+    is_there = counts > 0
+    heads[first[is_there]] = np.array(bodies.starts, np.int64)[is_there]
+    lengths, begins = _varints(np.frombuffer(bodies.data, np.uint8), heads)
+    reached = np.array(bodies.starts, np.int64)
+    reached[is_there] = ends[(first + counts - 1)[is_there]]
+    if (reached != bodies.ends).any() or (lengths < 0).any() or (ends <= heads).any():
         raise DamagedBatch("its records are not as long as it is")
     return begins, ends
 
 
-def _walk(data: Any, at: int, count: int) -> tuple[Any, Any]:
+def _chained(bodies: Bodies, counts: Any, first: Any) -> Any:
+    """Where each record ends: the one chain that there is (rule 1)."""
+    order = np.argsort(-counts, kind="stable")
+    at, left, row = np.array(bodies.starts, np.int64)[order], counts[order], first[order]
+    ends = np.empty(counts.sum(), np.int64)
+    data = np.frombuffer(bodies.data, np.uint8)
+    step, going = 0, np.count_nonzero(left)
+    while going >= MANY:
+        places = at[:going]
+        moves = _MOVES[data[places], data[places + 1]]
+        if not moves.all():
+            rare = np.flatnonzero(moves == 0)
+            lengths, behind = _varints(data, places[rare])
+            moves[rare] = behind + lengths - places[rare]
+        places += moves
+        ends[row[:going] + step] = places
+        step += 1
+        going = np.searchsorted(-left, -step)
+    for number in range(going):
+        rows = slice(row[number] + step, row[number] + left[number])
+        ends[rows] = _walk(bodies.data, int(at[number]), int(left[number]) - step)
+    return ends
+
+
+def _walk(data: Any, at: int, count: int) -> Any:
     """The same for so many records of one batch, one after the other."""
     places = array("q")
     put = places.append
+    table = _moves_by_byte()
     for _ in range(count):
-        length = data[at]
-        at += 1
-        if length >= 0x80:
-            byte = data[at]
-            at += 1
-            length += (byte - 1) << 7  # without the mark that another byte follows
-            if byte >= 0x80:
-                length, at = _long_length(data, at, length)
+        at += table[data[at]][data[at + 1]] or _rare_move(data, at)
         put(at)
-        at += length >> 1
-        put(at)
-    found = np.frombuffer(places, np.int64)
-    return found[0::2], found[1::2]
+    return np.frombuffer(places, np.int64)
 
 
-def _long_length(data: Any, at: int, length: int) -> tuple[int, int]:
-    """The rest of a length of three bytes or more."""
-    for shift in (14, 21, 28):
-        byte = data[at]
-        at += 1
-        length += (byte - 1) << shift
+def _rare_move(data: Any, at: int) -> int:
+    """How long a record is with its length, which has three bytes or more."""
+    length = 0
+    for size in range(1, _MOST_LENGTH_BYTES + 1):
+        byte: int = data[at + size - 1]
+        length |= (byte & 0x7F) << 7 * (size - 1)
         if byte < 0x80:
-            return length, at
+            return size + (length >> 1)
     raise DamagedBatch("a record's length has more than five bytes")
+
+
+def _all_moves() -> Any:
+    """How long a record is, with its length, by the two bytes it begins with; 0 where they do not say it."""
+    first, second = np.meshgrid(np.arange(256), np.arange(256), indexing="ij")
+    one, two = 1 + (first >> 1), 2 + ((first & 0x7F | second << 7) >> 1)
+    return np.where(first < 0x80, one, np.where(second < 0x80, two, 0))
+
+
+_MOVES = _all_moves()
+
+
+@cache
+def _moves_by_byte() -> list[list[int]]:
+    """The same for Python's loop."""
+    found: list[list[int]] = _MOVES.tolist()
+    return found
 
 
 def _varints(data: Any, at: Any) -> tuple[Any, Any]:
     """The zigzag numbers at these places, and the places behind them."""
     byte = data[at]
-    number = (byte & 0x7F).astype(np.uint64)
+    found = _ZIGZAG[byte]
     behind = at + 1
-    more = np.flatnonzero(byte & 0x80)
+    more = np.flatnonzero(byte >= 0x80)
+    if more.size:
+        found[more], behind[more] = _long_varints(data, byte[more] & 0x7F, behind[more])
+    return found, behind
+
+
+def _long_varints(data: Any, low: Any, at: Any) -> tuple[Any, Any]:
+    """The same for numbers of which the lowest seven bits are known, and more follow."""
+    number = low.astype(np.uint64)
+    rows: Any = slice(None)
     shift = 7
-    while more.size:
+    while True:
         if shift > _MOST_SHIFT:
             raise DamagedBatch("a number has more than ten bytes")
-        byte = data[behind[more]]
-        number[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        behind[more] += 1
-        more = more[byte >= 0x80]
+        byte = data[at[rows]]
+        number[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        at[rows] += 1
+        rows = np.arange(len(at))[rows][byte >= 0x80]
+        if not rows.size:
+            break
         shift += 7
     one = np.uint64(1)
-    return (number >> one).view(np.int64) ^ -(number & one).view(np.int64), behind
+    return (number >> one).view(np.int64) ^ -(number & one).view(np.int64), at
 
 
 # ---- columns -----------------------------------------------------------------------------------------------

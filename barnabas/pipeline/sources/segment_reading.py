@@ -15,29 +15,18 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from struct import Struct
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from barnabas.pipeline.sources.batches import (
-    CONTROL,
-    LENGTH_END,
-    OVERHEAD,
-    TRANSACTIONAL,
-    Tail,
-    damaged,
-    headers,
-    last_offsets,
-    walk,
-)
+from barnabas.pipeline.batch_header import MAGIC, OVERHEAD, BatchHeader, header_at
+from barnabas.pipeline.sources.batches import Tail, damaged, headers, last_offsets, walk
 from barnabas.pipeline.sources.damage import DamagedBatch, DamagedLog, MissingRecords, WrongChecksum
 from barnabas.pipeline.sources.decoding import Decoder, Wanted
 from barnabas.pipeline.sources.segment_files import DELETED, bases_of, path_of, position_before
 
 CHUNK_BYTES = 16 << 20
 HEADER_READ = 4096
-_HEADER = Struct(">qiibIhiqqqhii")
 
 log = logging.getLogger(__name__)
 
@@ -55,42 +44,18 @@ class Part(NamedTuple):
     fail_on_data_loss: bool
 
 
-class Head(NamedTuple):
-    """What a header tells of its batch."""
-
-    position: int
-    size: int
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
-    producer_id: int
-    is_transactional: bool
-    is_control: bool
-
-
-def heads(file: BinaryIO, position: int = 0) -> Iterator[Head]:
-    """The headers of all whole batches from a position on, with little of what lies between them."""
+def heads(file: BinaryIO, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """All whole batches from a position on: where each begins and its header, with little read of what lies between them."""
     size = os.fstat(file.fileno()).st_size
     while position + OVERHEAD <= size:
         window = os.pread(file.fileno(), HEADER_READ, position)
         at = 0
         while at + OVERHEAD <= len(window):
-            fields = _HEADER.unpack_from(window, at)
-            base, length, magic, attributes, delta = fields[0], fields[1], fields[3], fields[5], fields[6]
-            whole = LENGTH_END + length
-            if magic != 2 or length < OVERHEAD - LENGTH_END or position + at + whole > size:
+            head = header_at(window, at)
+            if head.magic != MAGIC or head.size < OVERHEAD or position + at + head.size > size:
                 return
-            yield Head(
-                position + at,
-                whole,
-                base,
-                base + delta,
-                fields[8],
-                fields[9],
-                bool(attributes & TRANSACTIONAL),
-                bool(attributes & CONTROL),
-            )
-            at += whole
+            yield position + at, head
+            at += head.size
         if at == 0:
             return
         position += at
@@ -131,10 +96,10 @@ def _open(part: Part) -> tuple[BinaryIO, int] | None:
 
 def believed(file: BinaryIO, position: int, base: int, offset: int) -> int:
     """A position that an index names for an offset, or 0 where no batch at or before that offset begins there (rule 3)."""
-    head = next(heads(file, position), None) if position else None
-    if head is None or not base <= head.base_offset <= offset:
+    found = next(heads(file, position), None) if position else None
+    if found is None or not base <= found[1].base_offset <= offset:
         return 0
-    data = os.pread(file.fileno(), head.size, position)
+    data = os.pread(file.fileno(), found[1].size, position)
     places = np.zeros(1, np.int64)
     return 0 if len(damaged(data, places, headers(data, places))) else position
 

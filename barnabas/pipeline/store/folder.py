@@ -1,7 +1,7 @@
 """The folder of an archive: where everything lies, whose it is, and who writes to it.
 
 FORMAT   topic=<name>/date=<day>/<sequence>-<number>.parquet    the records; any tool may read them
-         _barnabas/archive.json                               whose archive it is: id, cluster, topics, decoding
+         _barnabas/archive.json                               whose archive it is: id, cluster, decoding, sink
          _barnabas/manifest/                                    what is committed (`manifest.py`)
          _barnabas/staging/<sequence>/                          the round that is being written
          _barnabas/audit.json                                   what the last audit verified (`jobs/audit.py`)
@@ -22,11 +22,13 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from barnabas.pipeline.store.durable import write_durably
 from barnabas.pipeline.store.holding import held, local_folder
-from barnabas.pipeline.store.manifest import Manifest, read_manifest, write_durably
+from barnabas.pipeline.store.manifest import Manifest, made_of, read_manifest
 from barnabas.pipeline.trouble import JobError
 
 FORMAT = 1
+PARQUET = "parquet"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Identity:
     cluster: str
     decoding: dict[str, str]
     format: int = FORMAT
+    sink: str = PARQUET
 
 
 class ArchiveFolder:
@@ -48,6 +51,7 @@ class ArchiveFolder:
         self.manifest_folder = self.own / "manifest"
         self.staging = self.own / "staging"
         self.audit_file = self.own / "audit.json"
+        self.round_file = self.own / "round.json"
         self._identity_file = self.own / "archive.json"
 
     def exists(self) -> bool:
@@ -64,13 +68,17 @@ class ArchiveFolder:
         """Whose archive it is."""
         try:
             said = json.loads(self._identity_file.read_text())
-        except (OSError, ValueError) as failure:
-            raise JobError(f"There is no archive in {self.path}: {failure}.") from failure
-        if said.get("format") != FORMAT:
-            raise JobError(f"The archive in {self.path} is of format {said.get('format')}, and this is for {FORMAT}.")
-        return Identity(**said)
+            if said.get("format") != FORMAT:
+                raise JobError(
+                    f"The archive in {self.path} is of format {said.get('format')}, and this is for {FORMAT}."
+                )
+            return made_of(Identity, said)
+        except OSError as failure:
+            raise JobError(f"There is no archive in {self.path}: {failure.strerror}.") from failure
+        except (ValueError, TypeError, AttributeError) as failure:
+            raise JobError(f"{self._identity_file} is damaged: {failure}.") from failure
 
-    def begin(self, cluster: str, decoding: dict[str, str]) -> Identity:
+    def begin(self, cluster: str, decoding: dict[str, str], sink: str = PARQUET) -> Identity:
         """Make the folder an archive of this cluster; it must not hold anything else."""
         if self.exists():
             return self.identity()
@@ -78,7 +86,7 @@ class ArchiveFolder:
         if strangers:
             raise JobError(f"{self.path} is no archive and not empty ({strangers[0]}): name a folder of its own.")
         self.manifest_folder.mkdir(exist_ok=True)
-        identity = Identity(secrets.token_hex(8), cluster, decoding)
+        identity = Identity(secrets.token_hex(8), cluster, decoding, sink=sink)
         write_durably(self._identity_file, json.dumps(dataclasses.asdict(identity), indent=1) + "\n")
         return identity
 

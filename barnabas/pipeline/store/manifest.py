@@ -11,6 +11,8 @@ RULES    1. A file of the manifest is written beside its place, synced, and rena
          2. The ranges of a partition follow each other: a round starts where the one before it ended. Where records had
             gone before they could be read, `lost_before` says from which offset.
          3. A checksum is a sum over records, so that it does not depend on their order, and those of parts add up.
+         4. Somebody may have damaged it: what an entry says must be of the right kinds and fit what the entries before it
+            say, else one sentence names the file. No path leads out of the archive.
 NOT HERE Moving data files (`publish.py`), the sums (`barnabas/pipeline/checksums.py`).
 """
 
@@ -18,18 +20,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
+import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from barnabas.pipeline.brokers import Place, Span
+from barnabas.pipeline.store.durable import write_durably
 from barnabas.pipeline.trouble import JobError
 
+T = TypeVar("T")
 NAME = re.compile(r"(\d{12})\.json")
-WRAP = 1 << 64
+DATA_PATH = re.compile(r"topic=[^/]+/date=\d{4,}-\d\d-\d\d/[^/]+\.parquet")
+KINDS = ("append", "compact")
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class DataFile:
     @property
     def topic(self) -> str:
         """Whose records it holds."""
-        return self.path.partition("/")[0].partition("=")[2]
+        return topic_of(self.path)
 
     @property
     def count(self) -> int:
@@ -107,13 +113,41 @@ class Entry:
     def from_text(cls, text: str) -> Entry:
         """The entry of a file."""
         said: dict[str, Any] = json.loads(text)
-        said["ranges"] = tuple(Range(**part) for part in said["ranges"])
-        said["files"] = tuple(
-            DataFile(part["path"], part["bytes"], tuple(Contents(**one) for one in part["contents"]))
-            for part in said["files"]
+        files = [
+            {**part, "contents": tuple(made_of(Contents, one) for one in part["contents"])} for part in said["files"]
+        ]
+        entry = made_of(
+            cls,
+            {
+                **said,
+                "ranges": tuple(made_of(Range, part) for part in said["ranges"]),
+                "files": tuple(made_of(DataFile, part) for part in files),
+                "replaces": tuple(said["replaces"]),
+            },
         )
-        said["replaces"] = tuple(said["replaces"])
-        return cls(**said)
+        if entry.kind not in KINDS:
+            raise ValueError(f"there is no kind {entry.kind}")
+        for path in (*(file.path for file in entry.files), *entry.replaces):
+            if not DATA_PATH.fullmatch(path):
+                raise ValueError(f"{path} is no path of a data file")
+        return entry
+
+
+def made_of(kind: type[T], said: dict[str, Any]) -> T:
+    """The dataclass with these values, each of which must be of its field's kind (rule 4)."""
+    made: Any = kind(**said)
+    for name, wanted in _kinds_of(typing.cast("Any", kind)):
+        if not isinstance(getattr(made, name), wanted):
+            raise TypeError(f"{name} is {said[name]!r}")
+    return typing.cast("T", made)
+
+
+@cache
+def _kinds_of(kind: type) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (name, origin if (origin := typing.get_origin(hint)) in {tuple, dict} else hint)
+        for name, hint in typing.get_type_hints(kind).items()
+    )
 
 
 @dataclass
@@ -132,10 +166,16 @@ class Manifest:
                 f"The manifest goes from entry {self.next_sequence - 1} to {entry.sequence}: one is missing."
             )
         for path in entry.replaces:
-            self.files.pop(path)
-        self.files.update((file.path, file) for file in entry.files)
+            if self.files.pop(path, None) is None:
+                raise _contradiction(entry, f"{path} is replaced, and it was not there")
+        for file in entry.files:
+            if self.files.setdefault(file.path, file) is not file:
+                raise _contradiction(entry, f"{file.path} is there already")
         for read in entry.ranges:
-            self.ranges.setdefault(read.place, []).append(read)
+            before = self.ranges.setdefault(read.place, [])
+            if not _follows(read, before):
+                raise _contradiction(entry, f"of {read.place} it does not go on where the entry before it ended")
+            before.append(read)
         self.last = entry
         self.next_sequence += 1
 
@@ -158,14 +198,43 @@ class Manifest:
         return spans
 
 
-def add_up(checksums: Iterable[int]) -> int:
-    """The checksum of several parts together."""
-    return sum(checksums) % WRAP
+def contents_of(files: Iterable[DataFile], place: Place) -> list[Contents]:
+    """What these files hold of one partition."""
+    return [
+        part
+        for file in files
+        if file.topic == place.topic
+        for part in file.contents
+        if part.partition == place.partition
+    ]
+
+
+def topic_of(path: str) -> str:
+    """The topic of a data file, from its path inside the archive."""
+    return path.partition("/")[0].partition("=")[2]
+
+
+def _follows(read: Range, before: list[Range]) -> bool:
+    """Rule 2."""
+    if not 0 <= read.start <= read.end:
+        return False
+    if not before:
+        return read.lost_before is None
+    last = before[-1]
+    came_to = read.start if read.lost_before is None else read.lost_before
+    return came_to == last.end <= read.start and read.topic_id == last.topic_id
+
+
+def _contradiction(entry: Entry, words: str) -> JobError:
+    return JobError(f"The manifest contradicts itself in entry {entry.sequence}: {words}.")
 
 
 def read_entries(folder: Path) -> list[Entry]:
     """Every entry there is, the oldest first."""
-    names = sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name))
+    try:
+        names = sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name))
+    except OSError as failure:
+        raise JobError(f"The manifest {folder} cannot be read: {failure.strerror}.") from failure
     return [_read(folder / name) for name in names]
 
 
@@ -179,31 +248,16 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _read(path: Path) -> Entry:
     try:
-        return Entry.from_text(path.read_text())
-    except (ValueError, KeyError, TypeError) as failure:
+        entry = Entry.from_text(path.read_text())
+    except OSError as failure:
+        raise JobError(f"The manifest file {path} cannot be read: {failure.strerror}.") from failure
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as failure:
         raise JobError(f"The manifest file {path} is damaged: {failure}.") from failure
+    if entry.sequence != int(path.stem):
+        raise JobError(f"The manifest file {path} is damaged: it says that it is entry {entry.sequence}.")
+    return entry
 
 
 def write_entry(folder: Path, entry: Entry) -> None:
     """Commit a round (rule 1)."""
     write_durably(folder / f"{entry.sequence:012d}.json", entry.as_text())
-
-
-def write_durably(path: Path, text: str) -> None:
-    """A file that is there whole or not at all, also after the machine went down."""
-    beside = path.with_name(f".{path.name}.new")
-    with beside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive the machine."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,12 +13,12 @@ See docs/decisions/0040. NOT HERE What is in the files.
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
+from barnabas.pipeline.store.durable import sync
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.manifest import Entry, Manifest, sync_folder, write_entry
+from barnabas.pipeline.store.manifest import Entry, Manifest, write_entry
 from barnabas.pipeline.trouble import JobError
 
 
@@ -32,8 +32,7 @@ def recover(folder: ArchiveFolder) -> Manifest:
     manifest = folder.manifest()
     if manifest.last is not None:
         _move_into_place(folder, manifest.last)
-    if folder.staging.exists():
-        shutil.rmtree(folder.staging)
+    shutil.rmtree(folder.staging, ignore_errors=True)  # workers of a killed driver may still write there
     return manifest
 
 
@@ -42,9 +41,9 @@ def publish(folder: ArchiveFolder, manifest: Manifest, entry: Entry) -> None:
     staged = staging_of(folder, entry.sequence)
     folders = {(staged / file.path).parent for file in entry.files}
     for file in entry.files:
-        _sync_file(staged / file.path)
+        sync(staged / file.path)
     for staged_folder in folders | {staged}:
-        sync_folder(staged_folder)
+        sync(staged_folder)
     write_entry(folder.manifest_folder, entry)
     manifest.add(entry)
     _move_into_place(folder, entry)
@@ -71,12 +70,4 @@ def _move_into_place(folder: ArchiveFolder, entry: Entry) -> None:
         touched.add(target.parent)
     for touched_folder in touched:
         if touched_folder.exists():
-            sync_folder(touched_folder)
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync(touched_folder)

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from barnabas.pipeline.store.folder import ArchiveFolder
+from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
+from barnabas.pipeline.store.lakes import committed, open_lake
 from barnabas.pipeline.store.manifest import DataFile, Manifest
 from barnabas.pipeline.store.publish import recover
 from barnabas.pipeline.trouble import JobError
@@ -41,6 +42,11 @@ def read_archive(spark: SparkSession, path: Path | str, topics: Collection[str] 
     for topic in topics or ():
         if topic not in held:
             raise JobError(f"The archive {folder.path} holds no topic {topic}.")
+    if folder.identity().sink != PARQUET:
+        records = (
+            committed(open_lake(spark, folder).records(), manifest.ends()) if manifest.ranges else no_records(spark)
+        )
+        return (records if topics is None else records.where(f.col("topic").isin(*topics))).select(*COLUMNS)
     files = [file for file in manifest.files.values() if topics is None or file.topic in topics]
     missing = missing_files(folder, files)
     if missing:

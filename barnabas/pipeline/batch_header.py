@@ -1,0 +1,66 @@
+"""The header of a record batch, format v2: what it tells, and where the rest begins.
+
+FORMAT   Big-endian, in the order of `BatchHeader`; the records follow. `length` counts what comes after itself. The CRC-32C
+         covers everything from the attributes on. Attributes: bits 0-2 codec, 3 log append time, 4 transactional, 5 control.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, NamedTuple
+
+CODES = "qiibIhiqqqhii"
+"""The fields' kinds, as `struct` and numpy name them."""
+_STRUCT = Struct(f">{CODES}")
+OVERHEAD = _STRUCT.size
+LENGTH_END = 12
+CRC_START = 21
+MAGIC = 2
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+
+class BatchHeader(NamedTuple):
+    """One header."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes the whole batch has."""
+        return LENGTH_END + self.length
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of its last record, which compaction may have removed."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether its records are a transaction's."""
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a marker of a transaction and no data."""
+        return bool(self.attributes & CONTROL)
+
+
+def header_at(data: Any, at: int) -> BatchHeader:
+    """The header that begins there in a buffer."""
+    return BatchHeader._make(_STRUCT.unpack_from(data, at))

@@ -10,16 +10,16 @@ import pytest
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session with the Kafka connector and, where it can be had, Avro."""
+    """A session with the Kafka connector and, where they can be had, the jars of all formats."""
     pytest.importorskip("pyspark")
-    from barnabas.pipeline.jars import find_connector
+    from barnabas.pipeline.jars import FORMATS, find_connector
     from barnabas.pipeline.session import NoJava, java_version, start_session
 
     try:
         java_version()
     except NoJava as missing:
         pytest.skip(str(missing))
-    formats = ["avro"] if "spark.jars" in find_connector(["avro"]).settings else []
+    formats = [name for name in FORMATS if "spark.jars" in find_connector([name]).settings]
     scratch = tmp_path_factory.mktemp("spark")
     session, source = start_session("tests", scratch, scratch / "spark.log", formats=formats)
     print(f"Spark's connector: {source}")

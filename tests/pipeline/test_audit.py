@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
-from barnabas.pipeline.batch_heads import Explained, Head, explain
+from barnabas.pipeline.batch_header import CONTROL, BatchHeader
+from barnabas.pipeline.batch_heads import Explained, explain
 from barnabas.pipeline.brokers import Place, Span
 from barnabas.pipeline.jobs.comparing import differences, gaps, steps_back
 from barnabas.pipeline.trouble import JobError
@@ -49,7 +50,12 @@ def test_gaps_and_steps_back_in_time(spark: Any) -> None:
 
 def test_missing_offsets_are_told_by_the_batches_that_cover_them() -> None:
     """gaps.py rule 2."""
-    heads = [Head(0, 4, False), Head(5, 5, True), Head(8, 9, False)]
+    nothing = BatchHeader(*(0,) * len(BatchHeader._fields))
+    heads = [
+        nothing._replace(base_offset=0, last_offset_delta=4),
+        nothing._replace(base_offset=5, attributes=CONTROL),
+        nothing._replace(base_offset=8, last_offset_delta=1),
+    ]
     assert explain(iter(heads), Span(3, 9)) == Explained(markers=1, removed=3, holes=2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,17 @@ def test_every_job_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> Non
         assert name in heard
     assert main(["--help"]) == 0
     assert {"archive", "audit", "replay", "demo"} <= set(capsys.readouterr().out.split())
+
+
+def test_an_interruption_is_told_without_a_trace(caplog: pytest.LogCaptureFixture) -> None:
+    """running.py: py4j logs one, with its trace, by the root logger; what others say there stays."""
+    from barnabas.pipeline.running import _py4j_is_quiet
+
+    def say(path: str) -> None:
+        logging.root.handle(logging.LogRecord("root", logging.ERROR, path, 1, "said in %s", (path,), None))
+
+    with _py4j_is_quiet():
+        say("py4j/java_gateway.py")
+        say("others.py")
+    say("py4j/java_gateway.py")
+    assert [record.args for record in caplog.records] == [("others.py",), ("py4j/java_gateway.py",)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
+
+from rich.console import Console
 
 from barnabas.pipeline.brokers import Place
 from barnabas.pipeline.following import Follower, ends_of, follow
@@ -68,6 +71,21 @@ def test_metrics_are_replaced_as_a_whole(tmp_path: Path) -> None:
     assert lines.count("# TYPE barnabas_stream_input_rows gauge") == 1
     assert not any("processed" in line for line in lines)
     assert [one.name for one in tmp_path.iterdir()] == ["spark.prom"]
+
+
+def test_what_is_behind_is_told_by_partition_and_shown_as_a_bar(tmp_path: Path) -> None:
+    """following.py rules 3 and 4."""
+    path, screen = tmp_path / "spark.prom", io.StringIO()
+    follower = Follower(Groups(), metrics=path, console=Console(file=screen, force_terminal=True, width=120))
+    said = report(durationMs={"addBatch": 900})
+    said["sources"][0]["latestOffset"] = {"t": {"0": 20, "1": 4, "2": 7}}
+    follower.take(said)
+    lines = path.read_text().splitlines()
+    assert 'barnabas_stream_partition_records_behind{query="q",topic="t",partition="0"} 3' in lines
+    assert 'barnabas_stream_partition_records_behind{query="q",topic="t",partition="1"} 0' in lines
+    assert 'barnabas_stream_phase_seconds{query="q",phase="addBatch"} 0.9' in lines
+    assert not any('partition="2"' in line for line in lines), "nothing was read of it yet"
+    assert "41 records, 3 behind, 27 records/s, about 0 s left" in screen.getvalue()
 
 
 def test_a_broker_that_is_away_does_not_end_the_stream(caplog: pytest.LogCaptureFixture) -> None:

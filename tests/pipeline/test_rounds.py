@@ -45,5 +45,5 @@ def test_another_topic_of_the_same_name_stops_the_job() -> None:
     """rounds.py rule 3: by its id, and by an end before what is archived."""
     with pytest.raises(JobError, match="deleted and made again"):
         starting({A0: 20}, ids="id-0", strict=False)
-    with pytest.raises(JobError, match="ends at 50, and it is archived up to 51"):
+    with pytest.raises(JobError, match="ends at 50, and was read up to 51"):
         starting({A0: 51}, strict=False)

@@ -112,7 +112,6 @@ def test_a_record_is_told_as_text_or_base64(spark: Any, capsys: pytest.CaptureFi
     [
         ({"topic": ()}, "needs --topic"),
         ({"limit": 0}, "--limit takes at least 1"),
-        ({"key_pattern": "("}, "no regular expression"),
         ({"path": ("delay>5",)}, "--path takes a path"),
         ({"path": ("$.delay>soon",)}, "that is no number"),
         ({"start_time": "yesterday"}, "is no moment"),

@@ -18,7 +18,7 @@ from barnabas.pipeline.jobs.stats import committed, lags, partition_shares, rate
 from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
 
-pytestmark = pytest.mark.turn(1)
+pytestmark = pytest.mark.turn(0)
 
 SCHEMA = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
 
@@ -49,7 +49,7 @@ def test_sizes_rates_and_skew_are_counted(spark: Any) -> None:
     total = totals(records).collect()[0].asDict()
     wanted = {"records": 5, "bytes": 116, "tombstones": 1, "keys": 2, "median_bytes": 2, "largest_bytes": 100}
     assert {name: total[name] for name in wanted} == wanted
-    assert (total["first_ms"], total["last_ms"]) == (START_MS, START_MS + 25_000)
+    assert (total["first"], total["last"]) == ("2026-01-01T00:00:00.000", "2026-01-01T00:00:25.000")
     windows = {row.window_ms - START_MS: (row.records, row.bytes_per_s) for row in rates(records, 10_000).collect()}
     assert windows == {0: (3, 1.4), 10_000: (1, 10.0), 20_000: (1, 0.2)}
     keys = top_keys(records, 1).collect()
@@ -91,6 +91,20 @@ def test_lag_is_what_was_there_less_what_was_committed(spark: Any) -> None:
         (40, 4),
         (50, 1),
     ]
+
+
+def test_lag_is_not_known_before_the_first_record_that_is_left(spark: Any) -> None:
+    """stats.py rule 3: how far a log went when its records of that time are gone, or not chosen, nobody can say."""
+    records = literal(spark, *((0, offset, 10 * offset, b"k", b"v") for offset in (5, 6, 7)))
+    commits = [(0, 0, 10, *commit(b"g", b"t", 0, 1)), (0, 1, 60, *commit(b"g", b"t", 0, 6))]
+    found = lags(records, committed(literal(spark, *commits)), 10_000).orderBy("window_ms").collect()
+    assert [((row.window_ms - START_MS) // 1000, row.lag) for row in found] == [(50, 5), (60, 1), (70, 2)]
+
+
+def test_a_key_that_is_no_text_is_shown_by_its_bytes(spark: Any) -> None:
+    """stats.py: Spark refuses to decode it."""
+    records = literal(spark, (0, 0, 0, b"\xff\x01", b"v"), (0, 1, 0, "größe".encode(), b"v"))
+    assert {row.key for row in top_keys(records).collect()} == {"0xFF01", "größe"}
 
 
 def test_a_topic_and_its_group_are_drawn(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import TableSettings, table
+from barnabas.pipeline.brokers import Place
 from barnabas.pipeline.jobs.table import COLUMNS, latest_by_key, merge
 from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
@@ -48,7 +49,7 @@ def test_the_highest_offset_of_a_partition_wins_and_the_later_time_among_partiti
 def test_runs_bring_a_table_up_to_date(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
     """table.py rule 1: `current` is the version that counts; a version that was cut is written again."""
     topic = f"table-{tmp_path.name}"
-    create(kafka_broker.bootstrap, topic)
+    brokers = create(kafka_broker.bootstrap, topic)
 
     def put(start: int, *pairs: tuple[bytes, bytes | None]) -> None:
         records = [
@@ -68,9 +69,13 @@ def test_runs_bring_a_table_up_to_date(spark: Any, kafka_broker: Any, tmp_path: 
     put(10, (b"b", None), (b"d", b"5"))
     (tmp_path / "t" / "versions" / "00000002").mkdir()
     (tmp_path / "t" / "versions" / "00000002" / "half.parquet").write_text("cut")
-    second = table(spark, settings)
+    steps: list[dict[str, Any]] = []
+    second = table(spark, settings, steps.append)
     assert (second.records, second.rows, second.version) == (2, 3, 2)
     assert current() == {b"a": b"4", b"c": b"3", b"d": b"5"}
+    assert [(step["records"], step["behind"]) for step in steps] == [(2, 0)]
+    read = {Place(topic, 0): 3, Place(topic, 1): 3}
+    assert brokers.committed(f"barnabas-table-{topic}", read) == read, "any tool shows the lag"
     assert table(spark, settings).rounds == 0
     other = f"other-{tmp_path.name}"
     create(kafka_broker.bootstrap, other)

@@ -45,7 +45,8 @@ def send_transaction(producer: Producer, topic: str, records: Iterable[dict[str,
 
 def transactional(bootstrap: str, name: str) -> Producer:
     """A producer that is ready for transactions."""
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "transactional.id": name})
+    patient = {"transactional.id": name, "transaction.timeout.ms": 600_000}
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **patient})
     producer.init_transactions(30)
     return producer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -21,11 +22,23 @@ from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.sources.damage import MissingRecords
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES
 from barnabas.pipeline.sources.planning import plan
+from barnabas.pipeline.sources.segment_files import bases_of, path_of, read_checkpoint
 from barnabas.pipeline.sources.segment_options import understand
-from barnabas.pipeline.sources.segment_reading import read_part
+from barnabas.pipeline.sources.segment_reading import heads, read_part
 from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.waiting import until
 
-TOPIC, PARTITIONS = "varied", 2
+pytestmark = pytest.mark.turn(3)
+
+TOPIC, STAMPED, COMPACTED = "varied", "stamped", "compacted"
+PARTITIONS = 2
+SMALL = {"segment.bytes": str(1 << 20), "retention.ms": "-1", "file.delete.delay.ms": "0"}
+TOPICS = {
+    TOPIC: SMALL,
+    STAMPED: {**SMALL, "message.timestamp.type": "LogAppendTime"},
+    COMPACTED: {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
+}
+SOON = {"log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 200, "log.retention.check.interval.ms": 200}
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SEED = 20261122
 
@@ -40,6 +53,7 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,
             "offsets.topic.replication.factor": 1,
+            **SOON,
         },
         data_dir=data_dir,
     ) as started:
@@ -48,24 +62,27 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def fill(bootstrap: str) -> None:
-    """All codecs, nulls, headers, and transactions of each fate across segments, the last of them open."""
-    settings = {"segment.bytes": str(1 << 20), "retention.ms": "-1"}
-    Brokers(BrokerSettings(bootstrap=bootstrap)).create_topic(TOPIC, PARTITIONS, 1, settings)
+    """All codecs, nulls, headers, both kinds of time, and transactions of each fate across segments, the last of them open."""
+    brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
+    for topic, settings in TOPICS.items():
+        brokers.create_topic(topic, PARTITIONS, 1, settings)
     dice = random.Random(SEED)
     for turn, codec in enumerate(CODECS):
-        send(producer(bootstrap, codec), dice, 1200)
+        for topic in TOPICS:
+            send(producer(bootstrap, codec), dice, 300 if topic == STAMPED else 1200, topic)
         for fate in ("commit", "abort"):
             transactional = producer(bootstrap, codec, f"{fate}-{turn}")
             transactional.init_transactions(30)
             transactional.begin_transaction()
-            send(transactional, dice, 150)
+            for topic in TOPICS:
+                send(transactional, dice, 150, topic)
             transactional.commit_transaction(30) if fate == "commit" else transactional.abort_transaction(30)
     left_open = producer(bootstrap, "zstd", "open")
     left_open.init_transactions(30)
     left_open.begin_transaction()
-    send(left_open, dice, 40)
+    send(left_open, dice, 40, TOPIC)
     fill.left_open = left_open  # type: ignore[attr-defined]  # it must not be collected: it would abort
-    send(producer(bootstrap, "lz4"), dice, 40)
+    send(producer(bootstrap, "lz4"), dice, 40, TOPIC)
 
 
 def producer(bootstrap: str, codec: str, transactional_id: str | None = None) -> Producer:
@@ -75,19 +92,19 @@ def producer(bootstrap: str, codec: str, transactional_id: str | None = None) ->
     return Producer(settings)
 
 
-def send(to: Producer, dice: random.Random, count: int) -> None:
+def send(to: Producer, dice: random.Random, count: int, topic: str) -> None:
     for number in range(count):
         value = None if number % 11 == 0 else dice.randbytes(dice.randrange(700)) + b"same" * dice.randrange(150)
-        key = None if number % 7 == 0 else b"key-%d" % dice.randrange(50)
+        key = None if number % 7 == 0 and topic != COMPACTED else b"key-%d" % dice.randrange(50)
         pairs = [("one", b"1"), ("one", None), ("größer", b"")] if number % 5 == 0 else []
         to.produce(
-            TOPIC, value, key, partition=number % PARTITIONS, headers=pairs, timestamp=1_700_000_000_000 + number
+            topic, value, key, partition=number % PARTITIONS, headers=pairs, timestamp=1_700_000_000_000 + number
         )
         to.poll(0)
     assert to.flush(30) == 0
 
 
-def through_the_broker(bootstrap: str, isolation: str) -> list[Any]:
+def through_the_broker(bootstrap: str, isolation: str, topic: str = TOPIC) -> list[Any]:
     """All that a consumer gets."""
     consumer = Consumer(
         {
@@ -101,7 +118,7 @@ def through_the_broker(bootstrap: str, isolation: str) -> list[Any]:
         }
     )
     # From the beginning by name: asked where its group stands, a consumer waits for the group's coordinator.
-    consumer.assign([TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
     found, ended, deadline = [], 0, time.monotonic() + 60
     while ended < PARTITIONS:
         assert time.monotonic() < deadline, (
@@ -121,7 +138,10 @@ def through_the_broker(bootstrap: str, isolation: str) -> list[Any]:
 def from_the_files(data_dir: Path, parts: Any = None, **options: str) -> list[Any]:
     """The same from the log directory."""
     chosen = {"path": str(data_dir), "subscribe": TOPIC, "columns": ",".join(COLUMN_TYPES), **options}
-    batches = [batch for part in parts or plan(understand(chosen)) for batch in read_part(*part)]
+    return as_rows([batch for part in parts or plan(understand(chosen)) for batch in read_part(*part)])
+
+
+def as_rows(batches: list[Any]) -> list[Any]:
     table = pa.Table.from_batches(batches)
     columns = [table[name] for name in ("partition", "offset", "key", "value")]
     columns += [table["timestamp"].cast(pa.int64()), table["timestampType"], table["headers"]]
@@ -140,19 +160,74 @@ def test_files_and_broker_tell_the_same(broker: Any, isolation: str) -> None:
     assert from_the_files(broker.data_dir, **options) == expected
 
 
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_time_that_the_broker_gave_is_the_records(broker: Any, isolation: str) -> None:
+    """decoding.py: with log append time all records of a batch have the batch's, whatever they say themselves."""
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": isolation, "subscribe": STAMPED}
+    expected = through_the_broker(broker.bootstrap, isolation, STAMPED)
+    assert {row[5] for row in expected} == {1}
+    assert from_the_files(broker.data_dir, **options) == expected
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_of_a_compacted_topic_the_same_is_left(broker: Any, isolation: str) -> None:
+    """Gaps between batches and inside them, and transactions of which only a part is there."""
+    directories = [broker.data_dir / f"{COMPACTED}-{number}" for number in range(PARTITIONS)]
+    until(lambda: all(is_compacted(one) for one in directories), "the cleaner", 60)
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": isolation, "subscribe": COMPACTED}
+    expected = through_the_broker(broker.bootstrap, isolation, COMPACTED)
+    offsets = [row[1] for row in expected if row[0] == 0]
+    assert len(offsets) < offsets[-1] - offsets[0], "something is gone"
+    assert from_the_files(broker.data_dir, **options) == expected
+
+
+def is_compacted(directory: Path) -> bool:
+    """Whether the cleaner has been through all but the newest segment."""
+    checkpoint = read_checkpoint(directory.parent / "cleaner-offset-checkpoint") or {}
+    topic, _, number = directory.name.rpartition("-")
+    return checkpoint.get((topic, int(number)), 0) >= bases_of(str(directory))[-1]
+
+
 def test_a_trimmed_start_is_respected_inside_a_segment(broker: Any) -> None:
     """The broker says where its log begins, at once; a plan from before that reads what it planned."""
     options = {"kafka.bootstrap.servers": broker.bootstrap, "columns": ",".join(COLUMN_TYPES)}
     before = plan(understand({"path": str(broker.data_dir), "subscribe": TOPIC, **options}))
     everything = through_the_broker(broker.bootstrap, "read_committed")
-    trimmed = {Place(TOPIC, 0): 777, Place(TOPIC, 1): 2100}
+    trimmed = {Place(TOPIC, 0): 300, Place(TOPIC, 1): 511}
     Brokers(BrokerSettings(bootstrap=broker.bootstrap)).delete_records(trimmed)
     expected = through_the_broker(broker.bootstrap, "read_committed")
     assert 0 < len(expected) < len(everything)
     assert from_the_files(broker.data_dir, **options) == expected
     assert from_the_files(broker.data_dir, before) == everything
-    with pytest.raises(MissingRecords, match="goes from offset 777"):
+    with pytest.raises(MissingRecords, match="goes from offset 300"):
         from_the_files(broker.data_dir, **options, startingOffsets=f'{{"{TOPIC}": {{"0": 3, "1": -2}}}}')
+
+
+def test_segments_that_the_broker_deletes_meanwhile(broker: Any) -> None:
+    """segment_reading.py rules 1 and 2: who has begun a segment reads it to its end; one that has gone before is missed."""
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "columns": ",".join(COLUMN_TYPES)}
+    strict, lenient = (
+        plan(understand({"path": str(broker.data_dir), "subscribe": TOPIC, "failOnDataLoss": fail, **options}))
+        for fail in ("true", "false")
+    )
+    expected = through_the_broker(broker.bootstrap, "read_committed")
+    readers = [read_part(*part) for part in strict]
+    begun = [next(reader, None) for reader in readers]
+    folders = {number: broker.data_dir / f"{TOPIC}-{number}" for number in range(PARTITIONS)}
+    kept = {number: bases_of(str(folder))[-2] for number, folder in folders.items()}
+    Brokers(BrokerSettings(bootstrap=broker.bootstrap)).delete_records(
+        {Place(TOPIC, number): base for number, base in kept.items()}
+    )
+    for number, folder in folders.items():
+        first = f"{kept[number]:020}"
+        until(lambda at=folder, first=first: min(path.name for path in at.glob("*.log*"))[:20] == first, "it", 60)
+    batches = [batch for first, reader in zip(begun, readers, strict=True) for batch in (first, *reader) if batch]
+    assert as_rows(batches) == expected
+    with pytest.raises(MissingRecords, match="is gone, and with it"):
+        from_the_files(broker.data_dir, strict)
+    left = [row for row in expected if row[1] >= kept[row[0]]]
+    assert 0 < len(left) < len(expected)
+    assert from_the_files(broker.data_dir, lenient) == left == through_the_broker(broker.bootstrap, "read_committed")
 
 
 def test_of_a_stopped_broker_the_checkpoints_tell(broker: Any) -> None:
@@ -161,3 +236,16 @@ def test_of_a_stopped_broker_the_checkpoints_tell(broker: Any) -> None:
     broker.stop()
     for level, rows in expected.items():
         assert from_the_files(broker.data_dir, **{"kafka.isolation.level": level}) == rows
+
+
+def test_a_torn_end_is_where_the_log_ends(broker: Any) -> None:
+    """segment_reading.py rule 4, in the files of the stopped broker: half a batch, as a lost machine leaves it."""
+    directory = broker.data_dir / f"{STAMPED}-0"
+    whole = from_the_files(broker.data_dir, assign=f'{{"{STAMPED}": [0]}}', subscribe="")
+    path = path_of(str(directory), bases_of(str(directory))[-1], ".log")
+    with path.open("rb") as file:
+        batches = [(at, head.base_offset) for at, head in heads(file) if not head.is_control]
+    position, offset = batches[-1]
+    os.truncate(path, position + 70)
+    found = from_the_files(broker.data_dir, assign=f'{{"{STAMPED}": [0]}}', subscribe="")
+    assert found == [row for row in whole if row[1] < offset]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from barnabas.pipeline.sources.damage import BadOption, DamagedLog, MissingRecords
+from barnabas.pipeline.sources.partition_logs import find_logs, first_at, transactions_of
 from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_options import understand
 from barnabas.pipeline.sources.segment_reading import read_part
@@ -259,6 +260,15 @@ def test_a_segment_that_is_deleted_while_it_is_read_is_read_to_its_end(log: Log,
         path.unlink()
     rest = list(reading)
     assert [*first["offset"].to_pylist(), *(o for batch in rest for o in batch["offset"].to_pylist())] == [0, 1, 2]
+
+
+def test_a_segment_that_goes_while_all_is_planned_is_passed_over(log: Log, tmp_path: Path) -> None:
+    """partition_logs.py rule 5: between the look at the directory and the look into the files."""
+    [found] = find_logs([str(tmp_path)])
+    for path in (*(tmp_path / "t-0").glob("00000000000000000000.*"), *(tmp_path / "t-0").glob("*.snapshot")):
+        path.unlink()
+    assert first_at(found, NOW_MS, 30) == 3
+    assert transactions_of(found, 30) == ((), 30)
 
 
 def test_a_segment_that_is_gone_is_said_or_skipped(log: Log, tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""Records that are gone before they were read, and topics that are gone: failOnDataLoss, true and false."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.pipeline.spark_client.rig import Answer, Rig, failure_of, numbered, scenario
+
+POLL = {"kafkaConsumer.pollTimeoutMs": "3000"}
+WAYS = ("true", "false")
+
+
+def after(rig: Rig, change: Callable[[str], None], *, partitions: int = 2) -> Answer:
+    """What a stream does that has read a topic, when it goes on after a change; for both ways, each on its own topic."""
+    found = []
+    for strict in WAYS:
+        topic = rig.topic(partitions, numbered(20, partitions))
+        frame = rig.stream(topic, failOnDataLoss=strict, **POLL)
+        before = rig.drain(frame, topic)
+        change(topic)
+        found.append((before, *(failure_of(rig.drain, frame, topic) for _ in range(2))))
+    return found
+
+
+@scenario
+def a_trimmed_topic_in_a_batch(rig: Rig) -> Answer:
+    """A start below the log start; earliest is always right."""
+    topic = rig.topic(2, numbered(20, 2))
+    rig.trim(topic, {0: 4, 1: 10})
+    start = {"startingOffsets": {topic: {"0": 1, "1": 2}}}
+    strictly = [failure_of(rig.rows, topic, failOnDataLoss=way, **start, **POLL) for way in WAYS]
+    split = failure_of(rig.offsets, topic, failOnDataLoss="false", minPartitions="6", **start, **POLL)
+    return strictly, split, rig.rows(topic)
+
+
+@scenario
+def a_trimmed_topic_in_a_stream(rig: Rig) -> Answer:
+    """Records behind the checkpoint are gone, some of them or all, or only such as were read."""
+
+    def trim_read_ones(topic: str) -> None:
+        rig.trim(topic, {0: 10})
+        rig.send(topic, numbered(6, 2, 20))
+
+    def trim_some(topic: str) -> None:
+        rig.send(topic, numbered(20, 2, 20))
+        rig.trim(topic, {0: 15, 1: 5})
+
+    def trim_all(topic: str) -> None:
+        rig.send(topic, numbered(20, 2, 20))
+        rig.trim(topic, {0: 20, 1: 20})
+
+    return [after(rig, change) for change in (trim_read_ones, trim_some, trim_all)]
+
+
+@scenario
+def a_topic_made_again(rig: Rig) -> Answer:
+    """Shorter, as long, and longer than what was read of the one before."""
+
+    def made_again(count: int) -> Callable[[str], None]:
+        def change(topic: str) -> None:
+            rig.delete(topic)
+            rig.create(topic, 1)
+            rig.send(topic, numbered(count, 1, 100))
+
+        return change
+
+    return [after(rig, made_again(count), partitions=1) for count in (0, 5, 20, 30)]
+
+
+@scenario
+def a_topic_made_again_in_a_batch(rig: Rig) -> Answer:
+    """A batch of the same session right after: consumers that were kept know the old topic."""
+    topic = rig.topic(2, numbered(20, 2))
+    found = [rig.rows(topic)]
+    for number, partitions in enumerate((2, 3)):
+        rig.delete(topic)
+        rig.create(topic, partitions)
+        rig.send(topic, numbered(12, partitions, 100 * (number + 1)))
+        found.append(rig.rows(topic))
+    return found
+
+
+@scenario
+def a_topic_that_went_away(rig: Rig) -> Answer:
+    """Deleted, and not made again."""
+    return after(rig, rig.delete, partitions=1)
+
+
+@scenario
+def one_of_two_topics_went_away(rig: Rig) -> Answer:
+    """A pattern matches one topic less."""
+    found = []
+    for strict in WAYS:
+        names = [f"{rig.name}-{strict}-{number}" for number in range(2)]
+        for name in names:
+            rig.create(name)
+            rig.send(name, numbered(5))
+        frame = rig.stream(None, subscribePattern=f"{rig.name}-{strict}-.*", failOnDataLoss=strict, **POLL)
+        before = rig.drain(frame, strict)
+        rig.delete(names[0])
+        rig.send(names[1], numbered(3, 1, 5))
+        found.append((before, failure_of(rig.drain, frame, strict)))
+    return found
+
+
+@scenario
+def a_topic_made_again_smaller(rig: Rig) -> Answer:
+    """With fewer partitions than the checkpoint knows."""
+
+    def change(topic: str) -> None:
+        rig.delete(topic)
+        rig.create(topic, 1)
+        rig.send(topic, numbered(15, 1, 100))
+
+    return after(rig, change)
+
+
+@scenario
+def more_partitions(rig: Rig) -> Answer:
+    """New partitions are read from their beginning; where that is gone already, it counts as lost."""
+
+    def grow(topic: str) -> None:
+        rig.grow(topic, 4)
+        rig.send(topic, numbered(20, 4, 20))
+
+    def grow_and_trim(topic: str) -> None:
+        grow(topic)
+        rig.trim(topic, {2: 2})
+
+    return [after(rig, change) for change in (grow, grow_and_trim)]

@@ -1,0 +1,230 @@
+"""Windows over a topic: runs that go on, late records, cut rounds, an archive instead of the topic, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow.parquet as pq
+
+from barnabas.pipeline import AggregateSettings, ArchiveSettings, aggregate, archive
+from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.jobs import aggregate_files
+from barnabas.pipeline.store.versions import Versions
+from barnabas.pipeline.trouble import JobError
+from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
+
+pytestmark = pytest.mark.turn(3)
+
+HOUR = 60
+Rows = dict[tuple[int, str | None], tuple[int, float | None, bool]]
+"""By hour since the start and carrier: records, sum of delays, whether final."""
+
+
+def flight(minute: float, carrier: str, delay: int | None, partition: int = 0) -> dict[str, Any]:
+    value = json.dumps({"carrier": carrier, "delay": delay}).encode()
+    return {"value": value, "partition": partition, "timestamp": START_MS + round(minute * MINUTE_MS)}
+
+
+def hourly(bootstrap: str, topic: str, into: Path, **more: Any) -> AggregateSettings:
+    schema = into.with_name("schema.ddl")
+    schema.write_text("carrier string, delay int")
+    return AggregateSettings(
+        bootstrap=bootstrap,
+        topic=topic,
+        into=into,
+        window="1 hour",
+        lateness="30 minutes",
+        by=("data.carrier",),
+        compute=("sum(data.delay) as delays", "avg(data.delay) as mean"),
+        decode="json",
+        schema=schema,
+        **more,
+    )
+
+
+def seen(into: Path, name: str = "windows") -> Rows:
+    """What a stranger reads who knows nothing of Spark; each window and group is there once."""
+    found: Rows = {}
+    for row in pq.read_table(into / "current" / name).to_pylist():
+        start = round((row["window_start"].timestamp() * 1000 - START_MS) / MINUTE_MS / HOUR)
+        assert row["window_end"].timestamp() - row["window_start"].timestamp() == 3600
+        assert (start, row["carrier"]) not in found, "a window is there twice"
+        found[start, row["carrier"]] = (row["records"], row["delays"], row.get("is_final", True))
+    return found
+
+
+def counted(flights: list[dict[str, Any]]) -> dict[tuple[int, str], tuple[int, int]]:
+    """The same in plain Python."""
+    sums: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
+    for one in flights:
+        value = json.loads(one["value"])
+        place = sums[(one["timestamp"] - START_MS) // MINUTE_MS // HOUR, value["carrier"]]
+        place[0] += 1
+        place[1] += value["delay"] or 0
+    return {place: (count, delay) for place, (count, delay) in sums.items()}
+
+
+def without_finality(rows: Rows) -> dict[tuple[int, str | None], tuple[int, float | None]]:
+    return {place: row[:2] for place, row in rows.items()}
+
+
+def test_windows_are_brought_up_to_date_and_late_records_are_kept_beside(
+    spark: Any, kafka_broker: Any, tmp_path: Path
+) -> None:
+    """aggregate.py rules 1 to 3: open windows are corrected, final ones never, and nothing is dropped silently."""
+    topic = f"windows-{tmp_path.name}"
+    brokers = create(kafka_broker.bootstrap, topic)
+    settings = hourly(kafka_broker.bootstrap, topic, tmp_path / "w")
+    send(kafka_broker.bootstrap, topic, [flight(5, "UA", 10), flight(65, "AA", 1, 1), flight(59, "UA", None, 1)])
+    first = aggregate(spark, settings)
+    assert (first.records, first.rounds, first.windows, first.final) == (3, 1, 2, 0)
+    assert first.watermark == "2026-01-01T00:35:00+00:00"
+    assert seen(settings.into) == {(0, "UA"): (2, 10, False), (1, "AA"): (1, 1, False)}
+
+    send(
+        kafka_broker.bootstrap,
+        topic,
+        [flight(30, "UA", 5), flight(100, "AA", 2), {"value": b"no json", "partition": 1, "timestamp": START_MS}],
+    )
+    steps: list[dict[str, Any]] = []
+    second = aggregate(spark, settings, steps.append)
+    assert (second.records, second.malformed, second.late, second.final) == (3, 1, 0, 1)
+    assert steps[0]["malformed"] == 1
+    assert seen(settings.into) == {(0, "UA"): (3, 15, True), (1, "AA"): (2, 3, False)}
+    assert seen(settings.into, "late") == {}
+
+    send(
+        kafka_broker.bootstrap,
+        topic,
+        [flight(31, "UA", 7, 1), flight(32, "DL", 8), flight(61, "AA", 0), flight(62, "UA", 1)],
+    )
+    third = aggregate(spark, settings)
+    assert (third.records, third.late, third.late_ever) == (4, 2, 2)
+    assert seen(settings.into) == {(0, "UA"): (3, 15, True), (1, "AA"): (3, 3, False), (1, "UA"): (1, 1, False)}
+    assert seen(settings.into, "late") == {(0, "UA"): (1, 7, True), (0, "DL"): (1, 8, True)}
+
+    before = sorted((tmp_path / "w" / "versions").rglob("*"))
+    nothing = aggregate(spark, settings)
+    assert (nothing.rounds, nothing.records, nothing.version, nothing.late_ever) == (0, 0, 3, 2)
+    assert sorted((tmp_path / "w" / "versions").rglob("*")) == before, "a run without news does nothing"
+    state = Versions(settings.into, "aggregate").state()
+    assert state is not None
+    places = {Place(topic, 0): 6, Place(topic, 1): 4}
+    assert brokers.committed(f"barnabas-aggregate-{state['id']}", places) == places
+
+    send(kafka_broker.bootstrap, topic, [flight(62, "DL", 0, 1), flight(63, "DL", 0, 1)])
+    brokers.delete_records({Place(topic, 1): 5})
+    with pytest.raises(JobError, match=r"offsets 4 to 4 of .*-1 are gone from the broker and were not read"):
+        aggregate(spark, settings)
+    fourth = aggregate(spark, replace(settings, fail_on_data_loss=False))
+    assert (fourth.records, fourth.lost, seen(settings.into)[1, "DL"]) == (1, 1, (1, 0, False))
+
+    with pytest.raises(JobError, match="--window takes a duration"):
+        replace(settings, window="often")
+    with pytest.raises(JobError, match="was begun with --window 1 hour, and not 2 hours"):
+        aggregate(spark, replace(settings, window="2 hours"))
+    with pytest.raises(JobError, match=r"--by 'data.carier' is not understood: .*carier"):
+        aggregate(spark, replace(settings, into=tmp_path / "x", by=("data.carier",)))
+    other = f"other-{tmp_path.name}"
+    create(kafka_broker.bootstrap, other)
+    with pytest.raises(JobError, match=f"is of the topic {topic} of the cluster"):
+        aggregate(spark, replace(settings, topic=other))
+
+
+def test_many_rounds_come_to_what_one_comes_to(
+    spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """watermark.py rule 2: partitions far apart in time and in length make nothing late; small files are joined."""
+    topic = f"rounds-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic)
+    flights = [flight(5 * n, ("UA", "AA")[n % 3 % 2], n, 0) for n in range(120)]
+    flights += [flight(9 * HOUR + n, "DL", n, 1) for n in range(30)]
+    send(kafka_broker.bootstrap, topic, flights)
+    monkeypatch.setattr(aggregate_files, "MOST_SMALL", 2)
+    settings = hourly(kafka_broker.bootstrap, topic, tmp_path / "w", max_offsets_per_trigger=40)
+    report = aggregate(spark, settings)
+    assert (report.records, report.rounds, report.late) == (150, 4, 0)
+    assert without_finality(seen(settings.into)) == counted(flights)
+    assert report.final == sum(row[2] for row in seen(settings.into).values())
+    assert len(list((settings.into / "current" / "windows").glob("final-*"))) <= 3
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+def test_a_round_that_is_cut_is_done_again_and_counted_once(
+    spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aggregate.py rule 1: killed before the commit or right behind it (test_versions.py cuts the commit itself)."""
+    topic = f"cut-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic)
+    settings = hourly(kafka_broker.bootstrap, topic, tmp_path / "w")
+    flights = [flight(n, "UA", n, n % 2) for n in range(200)]
+    send(kafka_broker.bootstrap, topic, flights[:150])
+    aggregate(spark, settings)
+    send(kafka_broker.bootstrap, topic, flights[150:])
+    really = Versions.settle
+    for place, name, held in (
+        (aggregate_files.Draft, "late", flights[:150]),
+        (Versions, "commit", flights[:150]),
+        (Versions, "settle", flights),
+    ):
+        with monkeypatch.context() as patched:
+            alive = iter([True])
+
+            def settle(versions: Versions, alive: Iterator[bool] = alive) -> None:
+                if not next(alive, False):
+                    raise Killed
+                really(versions)
+
+            if name != "settle":
+                patched.setattr(place, name, killed)
+            patched.setattr(Versions, "settle", settle)
+            with pytest.raises(Killed):
+                aggregate(spark, settings)
+        assert sum(row[1] for row in _rows_of_state(settings.into)) == len(held)
+    assert aggregate(spark, settings).rounds == 0, "the last one was committed"
+    assert without_finality(seen(settings.into)) == counted(flights)
+
+
+def _rows_of_state(into: Path) -> list[tuple[int, int, int]]:
+    """Rows of the version that the state names: `current` may still be behind."""
+    versions = Versions(into, "aggregate")
+    state = versions.state()
+    assert state is not None
+    table = pq.read_table(versions.path(state["version"]) / "windows").to_pylist()
+    return [(row["window_start"], row["records"], row["delays"]) for row in table]
+
+
+def test_an_archive_is_as_good_as_its_topic(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """origin.py rule 1: begun with the archive, gone on with from the topic."""
+    topic = f"archived-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic)
+    flights = [flight(n, "UA", n, n % 2) for n in range(100)]
+    send(kafka_broker.bootstrap, topic, flights[:60])
+    archive(spark, ArchiveSettings(bootstrap=kafka_broker.bootstrap, topic=(topic,), into=tmp_path / "a"))
+    send(kafka_broker.bootstrap, topic, flights[60:])
+    live = hourly(kafka_broker.bootstrap, topic, tmp_path / "w", max_offsets_per_trigger=35)
+    stored = replace(live, archive=tmp_path / "a", bootstrap="nobody:1")
+    assert (live.asks_broker, stored.asks_broker) == (True, False)
+    assert aggregate(spark, stored).records == 60
+    assert aggregate(spark, stored).rounds == 0
+    assert without_finality(seen(live.into)) == counted(flights[:60])
+    assert aggregate(spark, live).records == 40
+    assert without_finality(seen(live.into)) == counted(flights)
+    with pytest.raises(JobError, match="holds no topic nothing"):
+        aggregate(spark, replace(stored, topic="nothing"))

@@ -1,0 +1,307 @@
+"""Audits of archives that somebody damaged, and of topics that changed: a finding or a sentence, never "agrees"."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from barnabas import Broker
+from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
+from barnabas.pipeline.brokers import Brokers, Place
+from barnabas.pipeline.jobs.trimming import write_verified
+from barnabas.pipeline.store.folder import ArchiveFolder
+from barnabas.pipeline.trouble import JobError
+from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.turn(4)
+
+ROUND = 60
+KINDS = ("lost", "doubled", "altered", "strange")
+FILES = ("missing_files", "unknown_files", "altered_files", "unreadable_files")
+SOON = {"log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 200}
+
+
+def hours(start: int) -> list[dict[str, Any]]:
+    """Records an hour apart: a round of them is three days."""
+    return [
+        {
+            "key": b"key %d" % (number % 5),
+            "value": b"value %d" % number if number % 7 else None,
+            "partition": number % 2,
+            "timestamp": START_MS + 60 * number * MINUTE_MS,
+            "headers": [("a", b"%d" % number), ("b", None)],
+        }
+        for number in range(start, start + ROUND)
+    ]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(settings=SOON) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def whole(spark: Any, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> AuditSettings:
+    """Two topics, archived in two rounds; three files of each topic and round."""
+    folder = tmp_path_factory.mktemp("whole") / "archive"
+    for topic in ("one", "two"):
+        create(broker.bootstrap, topic)
+    for start in (0, ROUND):
+        for topic in ("one", "two"):
+            send(broker.bootstrap, topic, hours(start))
+        archive(spark, ArchiveSettings(bootstrap=broker.bootstrap, into=folder, topic=("one", "two")))
+    return AuditSettings(bootstrap=broker.bootstrap, archive=folder)
+
+
+@pytest.fixture
+def copy(whole: AuditSettings, tmp_path: Path) -> AuditSettings:
+    """The archive, to be damaged."""
+    shutil.copytree(whole.archive, tmp_path / "archive")
+    return replace(whole, archive=tmp_path / "archive")
+
+
+def files_of(settings: AuditSettings, topic: str = "one") -> list[Path]:
+    return sorted(settings.archive.glob(f"topic={topic}/date=*/*.parquet"))
+
+
+def found(spark: Any, settings: AuditSettings) -> dict[str, Any]:
+    """What an audit finds fault with."""
+    report = audit(spark, settings)
+    faults = {name: getattr(report, name) for name in (*KINDS, *FILES) if getattr(report, name)}
+    assert report.agrees == (not faults)
+    verified = json.loads((settings.archive / "_barnabas" / "audit.json").read_text())["verified"]
+    assert bool(verified) == report.agrees, "only what agrees may be trimmed"
+    return faults
+
+
+def names(settings: AuditSettings, *paths: Path) -> list[str]:
+    return sorted(str(path.relative_to(settings.archive)) for path in paths)
+
+
+def test_the_whole_archive_agrees_and_a_copy_of_it_does(spark: Any, whole: AuditSettings, copy: AuditSettings) -> None:
+    """Nothing is found where nothing is."""
+    assert len(files_of(whole)) == 6
+    assert found(spark, copy) == {}
+
+
+def test_every_part_of_a_record_counts(spark: Any, copy: AuditSettings) -> None:
+    """checksums.py rule 1: header, time, a null that became empty, two offsets exchanged; each is named."""
+    path = files_of(copy)[0]
+    table = pq.ParquetFile(path).read()
+    rows = table.to_pylist()
+    rows[1]["headers"][1]["value"] = b""
+    rows[3]["timestamp"] = rows[2]["timestamp"]
+    rows[5]["headers"].reverse()
+    rows[6]["key"], rows[6]["value"] = rows[6]["value"], rows[6]["key"]
+    rows[8]["offset"], rows[9]["offset"] = rows[9]["offset"], rows[8]["offset"]
+    rows[10]["timestampType"] = 1
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), path)
+    report = audit(spark, copy)
+    named = [(one["kind"], one["partition"], one["offset"]) for one in report.examples]
+    changed = sorted((rows[at]["partition"], rows[at]["offset"]) for at in (1, 3, 5, 6, 8, 9, 10))
+    assert named == [("altered", *place) for place in changed]
+    assert report.altered_files == names(copy, path)
+
+
+def test_a_file_that_was_written_anew_is_not_what_it_was(spark: Any, copy: AuditSettings) -> None:
+    """audited_files.py rule 2: the same records in another order."""
+    path = files_of(copy)[0]
+    table = pq.ParquetFile(path).read()
+    pq.write_table(table.take(list(reversed(range(table.num_rows)))), path)
+    assert found(spark, copy) == {"altered_files": names(copy, path)}
+
+
+def test_exchanged_and_moved_files_are_named(spark: Any, copy: AuditSettings) -> None:
+    """audited_files.py rule 2: two files exchanged, one in another day's folder, one in another topic's."""
+    first, second, third, fourth, *_ = files_of(copy)
+    held = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(held)
+    day, topic = first.with_name("moved.parquet"), files_of(copy, "two")[0].with_name("moved.parquet")
+    count = pq.ParquetFile(fourth).metadata.num_rows
+    third.rename(day)
+    fourth.rename(topic)
+    assert found(spark, copy) == {
+        "missing_files": names(copy, third, fourth),
+        "unknown_files": names(copy, day, topic),
+        "altered_files": names(copy, first, second),
+        "lost": count,
+        "doubled": count,  # the other topic has the same records
+    }
+
+
+def test_what_is_no_file_of_ours_is_named_and_the_rest_is_read(spark: Any, copy: AuditSettings) -> None:
+    """audited_files.py rules 1 and 3: wherever a reader would take it, whatever it is."""
+    data, damaged, *_ = files_of(copy)
+    day = data.parent
+    strangers = {
+        day / "notes.txt": b"not Parquet",
+        day / "empty.parquet": b"",
+        day / "deeper" / "copy.parquet": data.read_bytes(),
+        copy.archive / "topic=three" / "date=2026-01-01" / "x.parquet": data.read_bytes(),
+        copy.archive / "topic=one" / "date=soon" / "x.parquet": data.read_bytes(),
+        copy.archive / "README": b"hello",
+    }
+    for path, content in strangers.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    tables = {
+        day / "other columns.parquet": pa.table({"colour": ["red"], "partition": [0]}),
+        day / "other types.parquet": pa.table({"partition": ["zero"], "offset": ["zero"]}),
+    }
+    for path, table in tables.items():
+        pq.write_table(table, path)
+    (day / "_hidden").write_text("a reader leaves it out")
+    count = pq.ParquetFile(damaged).metadata.num_rows
+    content = bytearray(damaged.read_bytes())
+    content[40:400] = bytes(360)
+    damaged.write_bytes(content)
+    assert found(spark, copy) == {
+        "unknown_files": names(copy, *strangers, *tables),
+        "unreadable_files": names(copy, damaged, day / "notes.txt", *tables),
+        "lost": count,
+    }
+
+
+def test_a_manifest_that_lost_its_last_entry_is_seen(spark: Any, copy: AuditSettings) -> None:
+    """What the last round wrote is in no entry then, and behind what the archive says that it holds."""
+    entries = sorted((copy.archive / "_barnabas" / "manifest").glob("*.json"))
+    said = json.loads(entries[-1].read_text())
+    entries[-1].unlink()
+    faults = found(spark, copy)
+    assert faults["unknown_files"] == sorted(file["path"] for file in said["files"])
+    assert faults["strange"] == sum(read["count"] for read in said["ranges"])
+    for entry in entries[:-1]:
+        entry.unlink()
+    with pytest.raises(JobError, match="has no entry: there is nothing to compare"):
+        audit(spark, copy)
+
+
+def test_a_manifest_that_was_altered_is_seen(spark: Any, copy: AuditSettings) -> None:
+    """Of ranges alone it contradicts itself; of files too it contradicts these."""
+    [*_, path] = sorted((copy.archive / "_barnabas" / "manifest").glob("*.json"))
+    said = json.loads(path.read_text())
+    said["ranges"][0]["count"] += 1
+    path.write_text(json.dumps(said))
+    with pytest.raises(JobError, match=r"contradicts itself about one-0"):
+        audit(spark, copy)
+    said["ranges"][0]["count"] -= 1
+    said["ranges"][0]["checksum"] += 1
+    file = next(one for one in said["files"] if "topic=one" in one["path"])
+    next(one for one in file["contents"] if one["partition"] == 0)["checksum"] += 1
+    path.write_text(json.dumps(said))
+    assert found(spark, copy) == {"altered_files": [file["path"]]}
+
+
+def test_what_an_archive_is_of_is_held_against_the_topics(spark: Any, copy: AuditSettings) -> None:
+    """audit.py: another cluster, a topic that it does not hold, no archive, and a file that says nothing sensible."""
+    file = copy.archive / "_barnabas" / "archive.json"
+    said = json.loads(file.read_text())
+    for text, sentence in (
+        (json.dumps({**said, "cluster": "other"}), "is the archive of another cluster"),
+        (json.dumps({**said, "format": 9}), "is of format 9"),
+        (json.dumps({**said, "cluster": 5}), "is damaged: cluster is 5"),
+        (json.dumps([said]), "is damaged"),
+        ("{", "is damaged"),
+    ):
+        file.write_text(text)
+        with pytest.raises(JobError, match=sentence):
+            audit(spark, copy)
+    file.write_text(json.dumps(said))
+    with pytest.raises(JobError, match="holds no topic three"):
+        audit(spark, replace(copy, topic=("three",)))
+    file.unlink()
+    with pytest.raises(JobError, match="There is no archive in"):
+        audit(spark, copy)
+
+
+def test_a_report_that_cannot_be_written_is_one_sentence(spark: Any, copy: AuditSettings, tmp_path: Path) -> None:
+    """audit.py: nobody is told that it agrees."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JobError, match="The report cannot be written to"):
+        audit(spark, replace(copy, page=tmp_path / "file" / "audit.html"))
+    (copy.archive / "_barnabas" / "audit.json").unlink()
+    (copy.archive / "_barnabas" / "audit.json").mkdir()
+    with pytest.raises(JobError, match="The finding cannot be written to"):
+        write_verified(ArchiveFolder(copy.archive), "now", [])
+
+
+def test_topics_without_a_record_are_archived_too(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    """archive.py: the manifest knows them; a manifest without an entry is none that anybody left so."""
+    brokers = create(broker.bootstrap, "silent")
+    settings = AuditSettings(bootstrap=broker.bootstrap, archive=tmp_path / "archive")
+    archiving = ArchiveSettings(bootstrap=broker.bootstrap, into=settings.archive, topic=("silent",))
+    assert (archive(spark, archiving).records, archive(spark, archiving).rounds) == (0, 0)
+    assert found(spark, settings) == {}
+    send(broker.bootstrap, "silent", hours(0))
+    brokers.delete_records({Place("silent", number): 30 for number in range(2)})
+    with pytest.raises(JobError, match="The offsets 0 to 29 of silent-0 are gone"):
+        archive(spark, archiving)
+
+
+def test_a_topic_that_shrank_grew_and_came_anew(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    """audit.py rule 2: trimmed below and beyond what is archived, with more partitions; then another topic of the name."""
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewPartitions
+
+    brokers = create(broker.bootstrap, "moving")
+    send(broker.bootstrap, "moving", hours(0))
+    settings = AuditSettings(bootstrap=broker.bootstrap, archive=tmp_path / "archive")
+    archive(spark, ArchiveSettings(bootstrap=broker.bootstrap, into=settings.archive, topic=("moving",)))
+    send(broker.bootstrap, "moving", hours(ROUND))
+    brokers.delete_records({Place("moving", 0): 10, Place("moving", 1): 40})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_partitions([NewPartitions("moving", 3)])["moving"].result(30)
+    send(broker.bootstrap, "moving", [{"value": b"x", "partition": 2, "timestamp": START_MS}] * 4)
+    report = audit(spark, settings)
+    assert report.agrees
+    assert [(one["topic_records"], one["pending"]) for one in report.partitions] == [(20, 30), (0, 30), (0, 4)]
+    table = pq.ParquetFile(path := files_of(settings, "moving")[0]).read()
+    pq.write_table(table.slice(1), path)
+    assert found(spark, settings) == {"altered_files": names(settings, path)}, "of what the broker has no more"
+    admin.delete_topics(["moving"])["moving"].result(30)
+    with pytest.raises(JobError, match="There is no topic moving"):
+        audit(spark, settings)
+    create(broker.bootstrap, "moving")
+    with pytest.raises(JobError, match="deleted and made again"):
+        audit(spark, settings)
+
+
+def test_a_topic_that_is_compacted_meanwhile(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    """audit.py rule 3: what the broker took away agrees; what somebody took from the archive does not."""
+    settings = {"cleanup_policy": "compact", "segment_ms": "100", "min_cleanable_dirty_ratio": "0.01"}
+    brokers = create(broker.bootstrap, "squeezed", **settings)
+    send(broker.bootstrap, "squeezed", hours(0))
+    audited = AuditSettings(bootstrap=broker.bootstrap, archive=tmp_path / "archive")
+    archive(spark, ArchiveSettings(bootstrap=broker.bootstrap, into=audited.archive, topic=("squeezed",)))
+    send(broker.bootstrap, "squeezed", hours(ROUND))
+    until(lambda: left_of(brokers, 30) < ROUND // 4, "the cleaner", 60)
+    report = audit(spark, audited)
+    assert report.agrees, report
+    assert sum(one["compacted_since"] for one in report.partitions) > ROUND // 2
+    path = files_of(audited, "squeezed")[0]
+    table = pq.ParquetFile(path).read()
+    pq.write_table(table.slice(1), path)
+    faults = found(spark, audited)
+    assert faults["altered_files"] == names(audited, path)
+
+
+def left_of(brokers: Brokers, end: int) -> int:
+    """How many records the broker still has below an offset of each partition."""
+    from barnabas.pipeline.brokers import Span
+
+    return sum(1 for _ in brokers.records({Place("squeezed", number): Span(0, end) for number in range(2)}))

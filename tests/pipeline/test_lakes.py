@@ -1,0 +1,126 @@
+"""An archive in a table of Delta or Iceberg: every record once, whichever step of a round was the last one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
+from barnabas.pipeline.brokers import Brokers
+from barnabas.pipeline.jobs import keeping
+from barnabas.pipeline.store import lakes
+from barnabas.pipeline.store.folder import ArchiveFolder
+from barnabas.pipeline.store.reading import read_archive
+from barnabas.pipeline.trouble import JobError
+from tests.pipeline.topics import create, minutes, read_all, send
+
+PARTITIONS = 2
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed(*_: Any, **__: Any) -> None:
+    """Instead of a step, or after it."""
+    raise Killed
+
+
+def needs_jars(kind: str) -> None:
+    from barnabas.pipeline.jars import find_connector
+
+    if "spark.jars" not in find_connector([kind]).settings:
+        pytest.skip(f"the jars of {kind} cannot be had here")
+
+
+def found(spark: Any, kind: str, folder: Path) -> list[tuple[int, int, bytes | None]]:
+    """What somebody reads who knows nothing of us."""
+    rows = spark.read.format(kind).load(str(folder / "records")).select("partition", "offset", "value").collect()
+    return sorted((row.partition, row.offset, row.value and bytes(row.value)) for row in rows)
+
+
+def sent(count: int) -> list[tuple[int, int, bytes | None]]:
+    """What was sent to the topic."""
+    records = minutes(count, PARTITIONS)
+    return sorted((r["partition"], number // PARTITIONS, r["value"]) for number, r in enumerate(records))
+
+
+@pytest.mark.parametrize(
+    ("kind", "decode"),
+    [
+        pytest.param("delta", "raw", marks=pytest.mark.turn(3)),
+        pytest.param("iceberg", "json", marks=pytest.mark.turn(0)),
+    ],
+)
+def test_a_round_that_is_cut_anywhere_is_there_once(
+    spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, decode: str
+) -> None:
+    """store/lakes.py rules 1 to 3: the process ends after the plan, after the table's commit, after the manifest's.
+
+    More records come each time, which the round that is done again must not take.
+    """
+    needs_jars(kind)
+    topic = f"lake-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic, PARTITIONS)
+    (schema := tmp_path / "schema.ddl").write_text("a int, c struct<d: string>")
+    settings = ArchiveSettings(
+        bootstrap=kafka_broker.bootstrap,
+        into=tmp_path / "a",
+        topic=(topic,),
+        format=kind,
+        decode=decode,
+        schema=schema if decode == "json" else None,
+        dead_letters=f"{topic}-malformed",
+    )
+    steps = ((lakes.LAKES[kind], "append"), (keeping, "within_round"), (Brokers, "commit"))
+    for number, (where, step) in enumerate(steps):
+        send(kafka_broker.bootstrap, topic, minutes(40, PARTITIONS, 40 * number))
+        with monkeypatch.context() as patched:
+            patched.setattr(where, step, killed)
+            with pytest.raises(Killed):
+                archive(spark, settings)
+        entered = sum(ArchiveFolder(settings.into).manifest().ends().values())
+        assert entered == (0, 0, 40)[number]
+        assert read_archive(spark, settings.into).count() == entered, "what is not committed is not read"
+    report = archive(spark, settings)
+    assert (report.records, report.behind) == (80, 0)
+    if decode == "json":
+        letters = [letter.value() for letter in read_all(kafka_broker.bootstrap, f"{topic}-malformed", 1)[0]]
+        assert sorted(letters) == sorted(value for _, _, value in sent(120) if value is not None), (
+            "none of them is JSON"
+        )
+    assert found(spark, kind, settings.into) == sent(120)
+    finding = audit(spark, AuditSettings(bootstrap=kafka_broker.bootstrap, archive=settings.into))
+    assert (finding.agrees, finding.records) == (True, 120)
+
+
+@pytest.mark.turn(4)
+def test_a_table_that_somebody_changed_is_found_by_an_audit(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """jobs/audited_table.py rules 1 and 2: a record deleted, one altered, one added behind the end."""
+    needs_jars("delta")
+    topic = f"changed-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic, PARTITIONS)
+    send(kafka_broker.bootstrap, topic, minutes(20, PARTITIONS))
+    settings = ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,), format="delta")
+    assert archive(spark, settings).records == 20
+    for wish, words in (
+        (replace(settings, format="iceberg"), "was begun with --format delta"),
+        (replace(settings, format="hudi"), "takes parquet, delta, iceberg"),
+    ):
+        with pytest.raises(JobError, match=words):
+            archive(spark, wish)
+    table = f"delta.`{settings.into / 'records'}`"
+    spark.sql(f"DELETE FROM {table} WHERE partition = 0 AND offset = 3")
+    spark.sql(f"UPDATE {table} SET value = X'00' WHERE partition = 1 AND offset = 4")
+    added = spark.read.format("delta").load(str(settings.into / "records")).where("partition = 0 AND offset = 0")
+    added.selectExpr("* except (offset)", "99L as offset").write.format("delta").mode("append").save(
+        str(settings.into / "records")
+    )
+    finding = audit(spark, AuditSettings(bootstrap=kafka_broker.bootstrap, archive=settings.into))
+    assert (finding.agrees, finding.lost, finding.altered, finding.strange) == (False, 1, 1, 1)
+    assert finding.altered_files == [f"{topic}-0", f"{topic}-1"]

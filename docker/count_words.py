@@ -1,4 +1,4 @@
-"""Counts the words of topic `lines` into topic `words`, as they come; docker/spark.yml runs it.
+"""Counts the words of topic `lines` into topic `words`, as they come; docker/spark.yml runs it as its service `words`.
 
 KAFKA_BOOTSTRAP says where the brokers are, CHECKPOINT where Spark remembers how far it is. With ONCE it ends when all that was
 there is counted.

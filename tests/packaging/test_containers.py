@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 FILES = sorted(DOCKER.glob("*.yml"))
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
+DOCKERFILES = sorted(DOCKER.glob("*Dockerfile"))
 CLIENT = """
 import json, sys
 from confluent_kafka import Consumer, Producer
@@ -96,11 +98,11 @@ def test_the_image_is_small_and_runs_without_root() -> None:
     assert words("VOLUME") == ["/var/lib/kafka/data"]
 
 
-def test_a_build_is_sent_what_it_copies() -> None:
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_a_build_is_sent_what_it_copies(path: Path) -> None:
     """And no history, caches or data: .dockerignore names the same."""
-    copied = {
-        name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE) for name in line.split()
-    }
+    lines = re.findall(r"^COPY (?!--from)(.*) \S+$", path.read_text(), re.MULTILINE)
+    copied = {name for line in lines for name in line.split()}
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
     assert all((ROOT / name).exists() for name in copied)
     assert lines == ["*", *(line for line in lines if line.startswith("!")), "**/__pycache__"]
@@ -112,8 +114,40 @@ def test_an_image_is_built_once(path: Path) -> None:
     """Two builds that go by one name at the same time end in an error of the builder's."""
     every = services(path).values()
     built = [service["image"] for service in every if "build" in service]
-    assert len(set(built)) == len(built) == 1
-    assert {service["image"] for service in every} <= {*built, "apache/spark:4.0.0"}
+    assert (
+        len(set(built))
+        == len(built)
+        == len({service["build"]["dockerfile"] for service in every if "build" in service})
+    )
+    assert {service["image"] for service in every} == set(built)
+
+
+def test_the_jobs_beside_the_brokers_are_told_what_is_there() -> None:
+    """docker/spark.toml: settings that the jobs take, brokers and master that are started, folders that all see."""
+    pytest.importorskip("pyspark")
+    from barnabas.pipeline.command import all_jobs
+    from barnabas.pipeline.session import SessionSettings
+    from barnabas.pipeline.settings import filled, read_settings
+
+    every = services(DOCKER / "spark.yml")
+    jobs = {job.name: job.settings for job in all_jobs()}
+    kinds = {name: (kind, SessionSettings) for name, kind in jobs.items()}
+    for name in tomllib.loads((DOCKER / "spark.toml").read_text()):
+        if name not in jobs:
+            continue
+        said = read_settings(DOCKER / "spark.toml", name, kinds)
+        settings = filled(name, jobs[name], said)
+        hosts = {every[address.split(":")[0]]["hostname"] for address in settings.bootstrap.split(",")}
+        assert hosts == {node["hostname"] for node in every.values() if node["image"] == "barnabas"}
+        assert filled(name, SessionSettings, said).master == f"spark://{every['spark-master']['hostname']}:7077"
+        assert getattr(settings, "into", None) or settings.archive
+        assert all(str(said[place]).startswith("/data/") for place in ("into", "archive") if place in said)
+    on_spark = [service for service in every.values() if service["image"] == "barnabas-pipeline"]
+    assert all("data:/data" in service["volumes"] for service in on_spark)
+    master = every["spark-master"]["entrypoint"]
+    assert [every[f"spark-worker-{number}"]["entrypoint"][-1] for number in (1, 2)] == [
+        f"spark://{master[-1]}:7077"
+    ] * 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Sends the flights that left New York in 2013 to a topic; with --check, sees that what came of them is right. See README.md.
+
+python flights.py [--bootstrap HOST:PORT] [--rows N] [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+
+import pandas as pd
+
+from barnabas.pipeline.brokers import Brokers
+from barnabas.pipeline.flights import FLIGHTS, read_flights
+from barnabas.pipeline.produce import produce_flights
+from barnabas.pipeline.settings import BrokerSettings
+from barnabas.pipeline.trouble import JobError
+
+TOPIC = "flights"
+DAY_MS = 86_400_000
+
+
+def send(bootstrap: str, rows: int) -> None:
+    """Make the topic and fill it: key = carrier, value = JSON, timestamp = scheduled departure."""
+    brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
+    if brokers.exists(TOPIC):
+        raise JobError(f"There is a topic {TOPIC} already.")
+    brokers.create_topic(TOPIC, 6, -1, {"retention.ms": "-1"})  # they are old: by default they would be deleted at once
+    produced = produce_flights(bootstrap, TOPIC, read_flights(rows), lambda _: None)
+    print(f"sent {produced.records:,} flights to {TOPIC}")
+
+
+def check(rows: int) -> bool:
+    """Compare the windows of `aggregate` with the same figures, counted from the CSV without Spark or Kafka."""
+    flights, departures, minutes = Counter(), Counter(), Counter()
+    for one in read_flights(rows):
+        place = (one.timestamp_ms // DAY_MS * DAY_MS, one.carrier)
+        flights[place] += 1
+        if one.delay_minutes is not None:
+            departures[place] += 1
+            minutes[place] += one.delay_minutes
+    daily = pd.read_parquet("data/daily/current/windows")
+    start_ms = daily.window_start.astype("datetime64[ms, UTC]").astype("int64")
+    figures = zip(daily.records, daily.departures, daily.delay_minutes.fillna(0), strict=True)
+    found = dict(zip(zip(start_ms, daily.carrier, strict=True), figures, strict=True))
+    wanted = {place: (flights[place], departures[place], minutes[place]) for place in flights}
+    worst = daily[daily.departures >= 20].nlargest(5, "average_delay")
+    print(worst[["window_start", "carrier", "departures", "average_delay"]].to_string(index=False))
+    print(
+        f"{len(found):,} windows, {'all as counted from the CSV' if found == wanted else 'NOT as counted from the CSV'}"
+    )
+    return found == wanted
+
+
+def main() -> None:
+    """As a program."""
+    parser = argparse.ArgumentParser(description="Flights for the pipeline's example.")
+    parser.add_argument("--bootstrap", default="localhost:9092")
+    parser.add_argument("--rows", type=int, default=FLIGHTS)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    if options.check:
+        sys.exit(0 if check(options.rows) else 1)
+    try:
+        send(options.bootstrap, options.rows)
+    except JobError as failure:
+        sys.exit(str(failure))
+
+
+if __name__ == "__main__":
+    main()

@@ -146,15 +146,22 @@ class Cluster:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports that nobody has now; they are given out together, so that no two are the same."""
-    sockets = [_new_socket(host) for _ in range(count)]
-    try:
-        for one in sockets:
-            _bind(one, host, 0)
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Ports that nobody has now, and that nobody is given for a minute who asks for any port: only who names one gets it.
+
+    A connection that was accepted and ended there does that: the kernel remembers it (TIME_WAIT).
+    """
+    ports = []
+    for _ in range(count):
+        with _new_socket(host) as listening, _new_socket(host) as caller:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as who names the port has it, too
+            _bind(listening, host, 0)
+            listening.listen(1)
+            caller.connect(listening.getsockname())
+            accepted, _ = listening.accept()
+            accepted.close()  # who hangs up first remembers
+            caller.recv(1)
+            ports.append(listening.getsockname()[1])
+    return ports
 
 
 def new_id() -> str:

@@ -30,6 +30,8 @@ from typing import Self
 
 import pytest
 
+from barnabas.cluster import free_ports
+
 HERE = Path(__file__).parent
 KAFKA_VERSION = "4.3.1"
 BROKER_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
@@ -145,11 +147,9 @@ def run_tool(
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of 127.0.0.1 that stays free for who names it."""
+    (port,) = free_ports(1)
+    return port
 
 
 class ApacheKafka:

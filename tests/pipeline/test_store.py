@@ -133,3 +133,13 @@ def test_a_folder_has_one_writer_and_one_purpose(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="There is no archive"):
         ArchiveFolder(tmp_path / "nothing").manifest()
     assert publishing.staging_of(folder, 3).name == "000000000003"
+
+
+def test_a_second_writer_of_the_same_process_is_refused(folder: ArchiveFolder) -> None:
+    """holding.py: a job in another thread, or a reader who would move files, ends neither the round nor its lock."""
+    with folder.held():
+        for _ in range(2):
+            with pytest.raises(JobError, match="Another job writes"), folder.held():
+                pass
+    with folder.held():
+        pass

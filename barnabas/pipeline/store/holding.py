@@ -1,4 +1,7 @@
-"""A folder has one writer at a time, and a dead one leaves no lock behind."""
+"""A folder has one writer at a time, and a dead one leaves no lock behind.
+
+The lock is of the opened file, not of the process: two threads of a notebook are two writers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def held(own: Path) -> Iterator[None]:
         raise JobError(f"{own.parent} cannot be written to: {failure.strerror}.") from failure
     with lock:
         try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as failure:
             raise JobError(f"Another job writes to {own.parent}.") from failure
         yield

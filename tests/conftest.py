@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.stall_lines import StallLines
-from tests.support.turns import Turns, turn_of
+from tests.support.turns import Turns, day_of_the_run, turn_of
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -19,7 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "turn(number): a long test that is played on one day of six (tests/support/turns.py)"
     )
-    config.pluginmanager.register(Turns(turn_of()), "turns")
+    config.pluginmanager.register(Turns(turn_of(day_of_the_run())), "turns")
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
 
-from tests.support.turns import TURNS, Turns, turn_of
+from tests.support.turns import TURNS, Turns, day_of_the_run, turn_of
 
 pytest_plugins = ["pytester"]
 
@@ -30,18 +32,27 @@ def played(pytester: pytest.Pytester, turn: str, *words: str) -> set[str]:
 
 def test_six_days_in_a_row_play_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 1."""
-    found = set()
-    for day in range(5, 5 + TURNS):
-        monkeypatch.delenv("TURN", raising=False)
-        found.add(turn_of(datetime(2026, 2, day, tzinfo=UTC)))
-    assert found == set(map(str, range(TURNS)))
+    monkeypatch.delenv("TURN", raising=False)
+    first = datetime(2026, 2, 5, tzinfo=UTC).toordinal()
+    assert {turn_of(day) for day in range(first, first + TURNS)} == set(map(str, range(TURNS)))
+
+
+def test_the_processes_of_a_run_have_the_day_on_which_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 1: they are begun later, and midnight may lie between."""
+    monkeypatch.delenv("DAY_OF_THE_RUN")
+    before, day, after = datetime.now(UTC).toordinal(), day_of_the_run(), datetime.now(UTC).toordinal()
+    assert before <= day <= after
+    monkeypatch.setenv("DAY_OF_THE_RUN", str(day - 1))
+    code = "from tests.support.turns import day_of_the_run; print(day_of_the_run())"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(told.stdout) == day_of_the_run() == day - 1
 
 
 def test_a_turn_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 1."""
     monkeypatch.setenv("TURN", str(TURNS))
     with pytest.raises(pytest.UsageError, match="0 to 5 or all"):
-        turn_of()
+        turn_of(day_of_the_run())
 
 
 def test_a_run_plays_one_sixth_and_all_that_is_short(pytester: pytest.Pytester) -> None:

@@ -6,7 +6,6 @@ Rust's client takes minutes to build, so it plays only where `make conformance` 
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import random
 
@@ -18,8 +17,9 @@ from tests.conformance.suite.playing import FAILED, Player
 from tests.conformance.suite.table import faults_of
 from tests.conformance.suite.tables.everything import KNOWN, NOW_AND_THEN, SCENARIOS
 from tests.conformance.suite.tables.records import CODECS
+from tests.support.turns import day_of_the_run
 
-SEED = int(os.environ.get("CONFORMANCE_SEED") or dt.datetime.now(dt.UTC).date().toordinal())
+SEED = int(os.environ.get("CONFORMANCE_SEED") or day_of_the_run())
 DAILY = ("Python", "Java")
 EACH = 8
 """Scenarios for a client."""

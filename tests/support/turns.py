@@ -1,6 +1,7 @@
 """Long tests take turns: of those marked `turn(0)` to `turn(5)`, a run plays one sixth.
 
 RULES    1. Which sixth is said by TURN (0 to 5, or all), else by the day, so that six days in a row play all.
+            The day is that on which the run began: its processes are told, so that midnight does not part them.
          2. What another day plays is skipped with a reason; named on the command line, by file or by -k, it is played.
 """
 
@@ -14,6 +15,7 @@ import pytest
 
 TURNS: Final = 6
 ALL: Final = "all"
+_DAY: Final = "DAY_OF_THE_RUN"
 
 
 class Turns:
@@ -36,12 +38,14 @@ class Turns:
                 item.add_marker(pytest.mark.skip(reason=f"another day's turn: make test TURN={mark.args[0]}"))
 
 
-def turn_of(today: datetime | None = None) -> str:
-    """The turn of this run (rule 1); the processes of a run are told, so that midnight does not part them."""
-    said = os.environ.get("TURN", "")
-    if not said:
-        said = str((today or datetime.now(UTC)).toordinal() % TURNS)
-        os.environ["TURN"] = said
+def day_of_the_run() -> int:
+    """Days are counted from the first of the year 1."""
+    return int(os.environ.setdefault(_DAY, str(datetime.now(UTC).toordinal())))
+
+
+def turn_of(day: int) -> str:
+    """The turn of a run that began on this day (rule 1)."""
+    said = os.environ.get("TURN") or str(day % TURNS)
     if said != ALL and said not in map(str, range(TURNS)):
         raise pytest.UsageError(f"TURN is 0 to {TURNS - 1} or all, not {said!r}")
     return said

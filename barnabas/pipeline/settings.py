@@ -89,15 +89,18 @@ def read_settings(path: Path, job: str, kinds: Mapping[str, Iterable[type]]) -> 
             raise JobError(f"{path} has a table [{name}], and there is no such job: {', '.join(sorted(kinds))}.")
     common = {name: value for name, value in document.items() if name not in tables}
     known = {kind: dict(_hints(kinds[kind])) for kind in kinds}
-    everything = {name for hints in known.values() for name in hints}
     said: dict[str, Any] = {}
     for where, values in (("", common), (f" in [{job}]", tables.get(job, {}))):
         for written, value in values.items():
             name = written.replace("-", "_")
-            if name not in (everything if not where else known[job]):
+            jobs = [job] if where or name in known[job] else known
+            hints = [known[one][name] for one in jobs if name in known[one]]
+            if not hints:
                 raise JobError(f"{path} sets {written}{where}, and there is no such setting.")
+            if not any(_fits(hint, value) for hint in hints):
+                raise JobError(f"{path} sets {written}{where} to {value!r}, and that is not {_words_of(hints[0])}.")
             if name in known[job]:
-                said[name] = _checked(f"{path} sets {written}", known[job][name], value)
+                said[name] = texts(value) if _is_many(hints[0]) else value
     return said
 
 
@@ -110,6 +113,8 @@ def filled(job: str, kind: type[T], values: Mapping[str, Any]) -> T:
             if field.default is dataclasses.MISSING:
                 raise JobError(f"{job} needs --{_dashed(field.name)}: {field.metadata['help']}")
             continue
+        if hint is Path and not str(value):
+            raise JobError(f"--{_dashed(field.name)} of {job} is an empty text, and that is no path.")
         taken[field.name] = Path(value) if hint is Path else value
     return kind(**taken)
 
@@ -133,7 +138,7 @@ def _plain(hint: Any) -> Any:
 
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> click.Option:
-    is_many = typing.get_origin(hint) is tuple
+    is_many = _is_many(hint)
     name = _dashed(field.name)
     words = field.metadata["help"]
     if field.default not in (dataclasses.MISSING, None, (), False):
@@ -142,7 +147,7 @@ def _option(field: dataclasses.Field[Any], hint: Any) -> click.Option:
         return click.Option([f"--{name}/--no-{name}", field.name], default=None, help=words)
     return click.Option(
         [f"--{name}", field.name],
-        type=click.Path(path_type=Path) if hint is Path else (str if is_many else hint),
+        type=click.Path(readable=False) if hint is Path else (str if is_many else hint),
         multiple=is_many,
         default=None,
         metavar=field.metadata["metavar"],
@@ -150,15 +155,18 @@ def _option(field: dataclasses.Field[Any], hint: Any) -> click.Option:
     )
 
 
-def _checked(words: str, hint: Any, value: Any) -> Any:
-    if typing.get_origin(hint) is tuple:
-        lines = [value] if isinstance(value, str) else value
-        if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-            raise JobError(f"{words} to {value!r}, and that is no list of texts.")
-        return tuple(lines)
-    if not isinstance(value, _KINDS[hint]) or (isinstance(value, bool) and hint is not bool):
-        raise JobError(f"{words} to {value!r}, and that is not {_WORDS[hint]}.")
-    return value
+def _is_many(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    if _is_many(hint):
+        return isinstance(value, str) or (isinstance(value, list) and all(isinstance(line, str) for line in value))
+    return isinstance(value, _KINDS[hint]) and (hint is bool or not isinstance(value, bool))
+
+
+def _words_of(hint: Any) -> str:
+    return "a list of texts" if _is_many(hint) else _WORDS[hint]
 
 
 def _dashed(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,13 @@ class Copying(BrokerSettings):
     is_loud: bool = setting("Whether.", False)
 
 
-KINDS = {"copy": (Copying,), "other": (BrokerSettings,)}
+@dataclass(frozen=True, kw_only=True)
+class Reading(BrokerSettings):
+    folder: Path = setting("Where.")
+    rate: str = setting("How fast.", "slow")
+
+
+KINDS = {"copy": (Copying,), "read": (Reading,)}
 
 
 def read(tmp_path: Path, text: str) -> Copying:
@@ -39,15 +46,37 @@ def test_the_table_of_a_job_wins_over_what_stands_above_the_tables(tmp_path: Pat
     assert said == Copying(bootstrap="a:1", into=Path("/x"), topic=("t",), most_rows=2, rate=3, is_loud=True)
 
 
+def test_what_stands_above_the_tables_may_be_for_another_job(tmp_path: Path) -> None:
+    """settings.py rules 1 to 3: a name that two jobs know in two kinds is for the one that it fits."""
+    assert read(tmp_path, 'folder = "/y"\n[copy]\ninto = "/x"') == Copying(into=Path("/x"))
+    file = tmp_path / "job.toml"
+    file.write_text('into = "/x"\nrate = 3\n')
+    assert read_settings(file, "audit", {**KINDS, "audit": (BrokerSettings,)}) == {}
+
+
+def test_a_path_is_looked_at_by_the_job_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """command.py rule 1: what cannot be read is no wrong option, and has a sentence of its own."""
+    (hidden := tmp_path / "hidden").touch()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    taken: dict[str, object] = {}
+    command = click.Command("copy", params=options_of(Copying), callback=lambda **values: taken.update(values))
+    command.main(["--into", str(hidden)], standalone_mode=False)
+    assert filled("copy", Copying, taken) == Copying(into=hidden)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("most-row = 1", "sets most-row, and there is no such setting"),
         ("[copy]\nmost-row = 1", "sets most-row in .copy., and there is no such setting"),
-        ("[copying]\n", "there is no such job: copy, other"),
+        ("[copying]\n", "there is no such job: copy, read"),
         ('most-rows = "7"', "that is not a whole number"),
         ("most-rows = true", "that is not a whole number"),
-        ("topic = [1]", "no list of texts"),
+        ("topic = [1]", "not a list of texts"),
+        ("[copy]\nrate = 'fast'", "sets rate in .copy. to 'fast', and that is not a number"),
+        ('[[copy]]\ninto = "/x"', "sets copy, and there is no such setting"),
+        ("[[folder]]\nx = 1", "sets folder to .*, and that is not a path"),
+        ("into = ''", "--into of copy is an empty text, and that is no path"),
         ("topic = ", "is not TOML"),
         ("topic = 'a'", "copy needs --into"),
     ],

@@ -52,6 +52,7 @@ from tests.conformance.test_cluster_tools import SETTINGS
 from tests.support.cluster import Cluster
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
+from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -152,7 +153,7 @@ def both() -> Iterator[tuple[Nodes, Nodes]]:
 
 def batch() -> bytes:
     builder = BatchBuilder()
-    builder.append(1_700_000_000_000, None, b"v")
+    builder.append(RECENT_MS, None, b"v")
     return bytes(builder.build())
 
 

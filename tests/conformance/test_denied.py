@@ -26,6 +26,7 @@ from tests.support.batches import batch
 from tests.support.cluster_cases import altered, credential, gone
 from tests.support.follower import Client, features
 from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 
 E = ErrorCode
@@ -110,7 +111,7 @@ def codes(message: Message, version: int) -> list[int]:
 
 
 def records() -> bytes:
-    return bytes(batch(1_790_000_000_000))
+    return bytes(batch(RECENT_MS))
 
 
 def resource(kind: int, name: str) -> admin.AlterConfigsResource:

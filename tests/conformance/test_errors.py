@@ -22,6 +22,7 @@ from protocol.messages.admin import (
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import BatchBuilder
+from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -35,7 +36,7 @@ def client(kafka_broker):
 def batch(value: bytes = b"value", **fields) -> bytearray:
     """One batch with one record."""
     builder = BatchBuilder(**fields)
-    builder.append(1_700_000_000_000, b"key", value)
+    builder.append(RECENT_MS, b"key", value)
     return builder.build()
 
 
@@ -115,7 +116,7 @@ def test_a_compacted_topic_refuses_a_record_without_key(client, kafka_topic) -> 
     name = f"{kafka_topic}.compacted"
     assert create(client, name, cleanup_policy="compact").error_code == 0
     builder = BatchBuilder()
-    builder.append(1_700_000_000_000, None, b"value")
+    builder.append(RECENT_MS, None, b"value")
     answer = produce(client, name, builder.build())
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert [error.batch_index for error in answer.record_errors] == [0]

@@ -38,11 +38,11 @@ from tests.support.admin_cases import topic
 from tests.support.batches import batch
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.loading import fetch_request, produce_request
+from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 E = ErrorCode
-NOW_MS = 1_790_000_000_000
 POLICIES = {"plain": "delete", "compacted": "compact", "both": "compact,delete", "free": "delete"}
 BATCHES = 10
 
@@ -72,7 +72,10 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def produce(client: RawClient, name: str) -> int:
     return (
-        client.ask(produce_request({name: [bytes(batch(NOW_MS, 1))]}), 9).responses[0].partition_responses[0].error_code
+        client.ask(produce_request({name: [bytes(batch(RECENT_MS, 1))]}), 9)
+        .responses[0]
+        .partition_responses[0]
+        .error_code
     )
 
 
@@ -121,7 +124,7 @@ def earliest(client: RawClient, name: str) -> int:
 
 def test_directories_are_described_as_in_kafka(client: RawClient) -> None:
     """All partitions, some, none; sizes to the byte."""
-    size = len(batch(NOW_MS, 1)) * BATCHES
+    size = len(batch(RECENT_MS, 1)) * BATCHES
     everything = client.ask(DescribeLogDirsRequest(topics=None), 5)
     assert everything.error_code == 0
     assert [Path(result.log_dir).name for result in sorted(everything.results, key=lambda r: r.log_dir)] == ["a", "b"]
@@ -184,7 +187,7 @@ def test_replicas_are_moved_as_in_kafka(client: RawClient) -> None:
         for _ in range(20):
             assert produce(client, "free") == E.NONE
             written += 1
-        size = len(batch(NOW_MS, 1)) * written
+        size = len(batch(RECENT_MS, 1)) * written
         until(lambda there=there, size=size: lies_in(client, "free") == [(there, size, False)], "it is moved")
     assert earliest(client, "free") == 0
     for number, path in enumerate(paths):

@@ -25,6 +25,7 @@ from tests.conformance.readers import (
     why_no_java_reader,
 )
 from tests.support.loading import create, produce
+from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 from tests.support.watching_proxy import Exchange, WatchingProxy
@@ -33,7 +34,6 @@ WAIT_S = 40
 COMMITTED = 1
 EARLY_MS = 50
 """How much sooner than asked an answer may come: clocks are counted in ticks, and a proxy sees a little less."""
-NOW_MS = time.time_ns() // 1_000_000  # records of an old time go with the first look for what is a week old
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def batch(partition: int, start: int, count: int, size: int = 10, codec: int = C
     """Records that say where they stand."""
     builder = BatchBuilder(compression=codec)
     for number in range(start, start + count):
-        builder.append(NOW_MS, None, value(partition, number, size))
+        builder.append(RECENT_MS, None, value(partition, number, size))
     return bytes(builder.build())
 
 

@@ -44,6 +44,7 @@ from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest
 from protocol.messages.transactions import InitProducerIdRequest
 from protocol.records import BatchBuilder
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
+from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -186,7 +187,7 @@ class Records:
             name = f"{visit.number} {codec} {index}".encode()
             headers = [("a", name), ("b", b"")] if index % 3 else None
             key, value = (None if index % 4 == 0 else name), (None if index % 7 == 0 else name * 5)
-            time_ms = 1_700_000_000_000 + index * 1000
+            time_ms = RECENT_MS + index * 1000
 
             def told(
                 error: KafkaError | None, sent: Any, row: tuple[Any, ...] = (time_ms, key, value, headers)

@@ -52,6 +52,7 @@ from tests.conformance.test_groups import log_of
 from tests.scenarios.kafka_brokers import Brokers
 from tests.support.group_world import LocalWorld
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
+from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -200,7 +201,7 @@ def batch(producer: tuple[int, int], sequence: int, *, transactional: bool = Tru
     builder = BatchBuilder(
         producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, transactional=transactional
     )
-    builder.append(1_790_000_000_000, b"k", b"v")
+    builder.append(RECENT_MS, b"k", b"v")
     return bytes(builder.build())
 
 

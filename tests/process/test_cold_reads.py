@@ -17,6 +17,7 @@ from protocol.messages.produce_fetch import FetchRequest
 from protocol.records import BatchBuilder, headers
 from storage.residency import Residency
 from tests.support.loading import create, fetch_request, load
+from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 
 MIB = 1 << 20
@@ -27,7 +28,7 @@ BATCHES = 40
 def batch_of(number: int) -> bytes:
     """One record of nearly a MiB, told apart by its bytes."""
     builder = BatchBuilder()
-    builder.append(1_700_000_000_000 + number, None, bytes([number]) * (MIB - 200))
+    builder.append(RECENT_MS + number, None, bytes([number]) * (MIB - 200))
     return bytes(builder.build())
 
 

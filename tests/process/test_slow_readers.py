@@ -19,6 +19,7 @@ from barnabas.embedded import Broker
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.records import BatchBuilder
 from tests.support.loading import ask_for, create, fetch_request, load
+from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 from tests.support.system_calls import SENDS, needs_strace, watched
 from tests.support.waiting import until
@@ -38,7 +39,7 @@ DESCRIPTORS_BESIDE = 300
 def batch_of(size: int) -> bytes:
     """One record of so many bytes."""
     builder = BatchBuilder()
-    builder.append(1_700_000_000_000, None, bytes(size))
+    builder.append(RECENT_MS, None, bytes(size))
     return bytes(builder.build())
 
 

@@ -21,6 +21,7 @@ from protocol.records import BATCH_OVERHEAD, BatchBuilder, crc_is_valid, headers
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Client, Follower
 from tests.support.loading import CONSUMER, ask_for, create, end_offset, fetch_request, load, produce
+from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 from tests.support.system_calls import READS, SENDS, needs_strace, total, watched
 
@@ -46,7 +47,7 @@ def batches(rng: random.Random) -> Iterator[bytes]:
     for _ in range(200):
         builder = BatchBuilder()
         for _ in range(rng.randrange(1, 4)):
-            builder.append(1_700_000_000_000, None, rng.randbytes(rng.choice([10, 200, 3000, 30_000, 100_000])))
+            builder.append(RECENT_MS, None, rng.randbytes(rng.choice([10, 200, 3000, 30_000, 100_000])))
         stock.append(bytes(builder.build()))
     size = 0
     while size < LOADED_BYTES:
@@ -202,5 +203,5 @@ def test_a_thousand_partitions_come_in_order_through_a_tiny_window(wide: Wide, v
 def batch_of(topic: str, index: int) -> bytes:
     """One record."""
     builder = BatchBuilder()
-    builder.append(1_700_000_000_000, None, value_of(topic, index))
+    builder.append(RECENT_MS, None, value_of(topic, index))
     return bytes(builder.build())

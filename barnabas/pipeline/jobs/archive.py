@@ -192,6 +192,7 @@ class _Run:
             ends,
             fail_on_data_loss=self._settings.fail_on_data_loss,
         )
+        self._show()
         resumed = self._keeper.resumed(waiting, self._manifest.next_sequence)
         spans = resumed or plan_round(waiting, ends, self._settings.max_offsets_per_trigger)
         if not spans and waiting.keys() <= self._manifest.ranges.keys():
@@ -200,9 +201,13 @@ class _Run:
         entry = self._write(spans, waiting, topics)
         self._keeper.commit(self._manifest, entry)
         held = self._manifest.ends()
-        self._brokers.commit(self._group, held)
         self._account(entry, sum(end - held[place] for place, end in ends.items()), time.monotonic() - started)
         return True
+
+    def _show(self) -> None:
+        """Let any tool see the lag: of the round before, also when the run that made it was killed at once."""
+        if self._manifest.ranges:
+            self._brokers.commit(self._group, self._manifest.ends())
 
     def _write(self, spans: dict[Place, Span], waiting: dict[Place, Waiting], topics: dict[Place, Topic]) -> Entry:
         sequence = self._manifest.next_sequence

@@ -117,13 +117,14 @@ class _Run:
                 ends,
                 fail_on_data_loss=self._settings.fail_on_data_loss,
             )
+            if read:
+                brokers.commit(self._group, read)  # also when the run that read it was killed at once
             spans = plan_round(waiting, ends, self._settings.max_offsets_per_trigger)
             if not spans:
                 return self._report
             began = time.monotonic()
             records = self._round(spans)
             held = self._ends()
-            brokers.commit(self._group, held)
             said = {"version": self._state.version, "records": records, "rows": self._state.rows}
             behind = sum(end - held.get(place, waiting[place].start) for place, end in ends.items())
             self._tell({**said, "seconds": round(time.monotonic() - began, 3), "behind": behind})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -95,6 +96,30 @@ def test_a_round_that_is_cut_anywhere_is_there_once_or_not_at_all(
     assert not folder.staging.exists()
 
 
+def test_what_may_not_be_read_is_one_sentence(folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """folder.py: whoever looks, root or not, is told which file it is."""
+
+    def refused(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", refused)
+        with pytest.raises(JobError, match=r"archive.json cannot be read: Permission denied"):
+            folder.exists()
+    monkeypatch.setattr(Path, "read_text", refused)
+    with pytest.raises(JobError, match=r"archive.json cannot be read: Permission denied"):
+        folder.identity()
+
+
+@pytest.mark.parametrize("decoding", [{}, {"format": "raw"}, {"format": "raw", "schema": 5, "framing": "plain"}, 5])
+def test_an_archive_that_does_not_say_how_it_was_decoded_is_damaged(folder: ArchiveFolder, decoding: object) -> None:
+    """folder.py: nothing of ours writes such a file."""
+    file = folder.own / "archive.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "decoding": decoding}))
+    with pytest.raises(JobError, match=r"archive.json is damaged"):
+        folder.identity()
+
+
 def test_a_damaged_or_missing_entry_is_said(folder: ArchiveFolder) -> None:
     """manifest.py rule 1: nothing of ours writes such a file, so somebody must look."""
     for sequence in (0, 1):
@@ -126,6 +151,10 @@ def test_a_folder_has_one_writer_and_one_purpose(tmp_path: Path) -> None:
     taken.mkdir()
     (taken / "letter.txt").write_text("dear")
     folder = ArchiveFolder(taken)
+    with pytest.raises(JobError, match=r"not empty \(letter.txt\)"), folder.held():
+        raise AssertionError("it is held")
+    assert [path.name for path in taken.iterdir()] == ["letter.txt"], "nothing was made in it"
+    folder.own.mkdir()
     with folder.held(), pytest.raises(JobError, match=r"not empty \(letter.txt\)"):
         folder.begin("cluster", {})
     with pytest.raises(JobError, match="names an object store"):

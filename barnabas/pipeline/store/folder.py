@@ -29,6 +29,7 @@ from barnabas.pipeline.trouble import JobError
 
 FORMAT = 1
 PARQUET = "parquet"
+DECODED_BY = {"format", "schema", "framing"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Identity:
     decoding: dict[str, str]
     format: int = FORMAT
     sink: str = PARQUET
+
+    def __post_init__(self) -> None:
+        if self.decoding.keys() != DECODED_BY or not all(isinstance(value, str) for value in self.decoding.values()):
+            raise ValueError(f"decoding is {self.decoding}")
 
 
 class ArchiveFolder:
@@ -56,7 +61,10 @@ class ArchiveFolder:
 
     def exists(self) -> bool:
         """Whether an archive was begun here."""
-        return self._identity_file.is_file()
+        try:
+            return self._identity_file.is_file()
+        except OSError as failure:
+            raise JobError(f"{self._identity_file} cannot be read: {failure.strerror}.") from failure
 
     def manifest(self) -> Manifest:
         """What is committed."""
@@ -73,8 +81,10 @@ class ArchiveFolder:
                     f"The archive in {self.path} is of format {said.get('format')}, and this is for {FORMAT}."
                 )
             return made_of(Identity, said)
+        except FileNotFoundError as failure:
+            raise JobError(f"There is no archive in {self.path}.") from failure
         except OSError as failure:
-            raise JobError(f"There is no archive in {self.path}: {failure.strerror}.") from failure
+            raise JobError(f"{self._identity_file} cannot be read: {failure.strerror}.") from failure
         except (ValueError, TypeError, AttributeError) as failure:
             raise JobError(f"{self._identity_file} is damaged: {failure}.") from failure
 

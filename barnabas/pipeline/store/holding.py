@@ -1,6 +1,7 @@
 """A folder has one writer at a time, and a dead one leaves no lock behind.
 
-The lock is of the opened file, not of the process: two threads of a notebook are two writers.
+The lock is of the opened file, not of the process: two threads of a notebook are two writers. A folder that holds
+something else is refused, and nothing is made in it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from barnabas.pipeline.trouble import JobError
 def held(own: Path) -> Iterator[None]:
     """Be the one who writes below `own`'s parent; the folder is made."""
     try:
+        _refuse_strangers(own)
         own.mkdir(parents=True, exist_ok=True)
         lock = (own / "lock").open("w")
     except OSError as failure:
@@ -27,6 +29,12 @@ def held(own: Path) -> Iterator[None]:
         except OSError as failure:
             raise JobError(f"Another job writes to {own.parent}.") from failure
         yield
+
+
+def _refuse_strangers(own: Path) -> None:
+    if own.parent.exists() and not own.exists():
+        for stranger in own.parent.iterdir():
+            raise JobError(f"{own.parent} is not empty ({stranger.name}): name a folder of its own.")
 
 
 def local_folder(path: Path | str) -> Path:

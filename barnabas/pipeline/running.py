@@ -4,24 +4,24 @@ RULES    1. Whatever a user can mend is one sentence and exit code 1; a job whos
             ends with 3.
          2. The broker is looked for before Spark is started: that costs ten seconds. Who reads files alone needs none.
          3. Scratch files go when the job has ended. What Spark said is kept when it failed, and the sentence says where.
+         4. A job that is stopped (`stopping.py`) says so in one sentence, and py4j says nothing.
 NOT HERE Which jobs there are (`command.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import shutil
-import signal
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from barnabas.pipeline.settings import BrokerSettings, filled, options_of, read_settings
+from barnabas.pipeline.stopping import Stopped, Stopping
 from barnabas.pipeline.telling import Telling
 from barnabas.pipeline.trouble import JobError, sentence_of
 
@@ -82,9 +82,13 @@ def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
     scratch = Path(tempfile.mkdtemp(prefix=f"barnabas-{job.name}-"))
     succeeded = False
     try:
-        with _stopped_by_sigterm(), _py4j_is_quiet():
-            report = _in_a_session(job, settings, wishes, telling, scratch)
+        _hush_py4j()
+        with Stopping() as stopping:
+            report = _in_a_session(job, settings, wishes, telling, scratch, stopping)
         succeeded = True
+    except Stopped as stopped:
+        click.echo(f"{job.name}: {stopped}", err=True)
+        return stopped.exit_code
     except NoJava as failure:
         raise JobError(str(failure)) from failure
     except OSError as failure:
@@ -100,17 +104,18 @@ def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
     return 0 if getattr(report, "agrees", True) else ANSWER_IS_NO
 
 
-def _in_a_session(job: Job, settings: Any, wishes: Any, telling: Telling, scratch: Path) -> Any:
-    from barnabas.pipeline.session import start_session
+def _in_a_session(job: Job, settings: Any, wishes: Any, telling: Telling, scratch: Path, stopping: Stopping) -> Any:
+    from barnabas.pipeline.session import start_session, stop_session
 
     spark, source = start_session(
         f"barnabas-{job.name}", scratch, scratch / LOG, wishes=wishes, formats=job.formats(settings)
     )
-    telling.note(f"Spark {spark.version} on {wishes.master}, connector: {source}")
     try:
+        stopping.listen()  # Spark listens to Ctrl-C in its own way
+        telling.note(f"Spark {spark.version} on {wishes.master}, connector: {source}")
         return job.run(spark, settings, telling.step)
     finally:
-        spark.stop()
+        stop_session(spark)
 
 
 def _keep(log: Path, job: str) -> str:
@@ -124,29 +129,15 @@ def _keep(log: Path, job: str) -> str:
     return f"Spark's own words are in {kept}."
 
 
-@contextlib.contextmanager
-def _py4j_is_quiet() -> Iterator[None]:
-    """It logs an interruption, and a JVM that died, with a trace and under nobody's name; we say what it comes to."""
+def _hush_py4j() -> None:
+    """It logs an interruption, and a JVM that died, with a trace; we say what it comes to.
 
-    def is_of_others(record: logging.LogRecord) -> bool:
-        return record.module != "java_gateway"
-
-    logging.root.addFilter(is_of_others)
-    try:
-        yield
-    finally:
-        logging.root.removeFilter(is_of_others)
+    That is for good: a thread of its own tells the JVM of each object that is collected, to the end of this process.
+    """
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    logging.root.addFilter(_is_of_others)
 
 
-@contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """A polite end ends the job as Ctrl-C does."""
-
-    def stop(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Some of what py4j says, it says under nobody's name."""
+    return record.module != "java_gateway"

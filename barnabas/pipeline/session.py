@@ -5,23 +5,28 @@ RULES    1. One session per process: it costs seconds and a gigabyte.
             the JVM's own words.
          3. Workers run the Python that runs us, not the first one on the path.
          4. Clocks are UTC.
-         5. On a cluster (`--master spark://...`) the workers run their own Python of the same version, or what
+         5. The JVM has ended when we have, also one that a signal to all of us ended first.
+         6. On a cluster (`--master spark://...`) the workers run their own Python of the same version, or what
             PYSPARK_PYTHON names there: what else they need is sent to them (`shipping.py`).
 NOT HERE Which jars the connector takes (`jars.py`).
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from barnabas.pipeline.jars import find_connector
@@ -108,7 +113,24 @@ def start_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     with _said_to(log_path), contextlib.chdir(scratch):  # Spark makes a folder `artifacts` where it is started
-        return builder.getOrCreate(), connector.source
+        spark = builder.getOrCreate()
+    atexit.register(_end_jvm, spark)
+    return spark, connector.source
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark; a JVM that is gone has stopped it already."""
+    with warnings.catch_warnings(), contextlib.suppress(Py4JError, ConnectionError):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        spark.stop()
+
+
+def _end_jvm(spark: SparkSession) -> None:
+    """It lives as long as its standard input; one that `spark-submit` started is not ours."""
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - nothing else knows the process
+    if gateway.proc is not None:
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
 
 
 @contextlib.contextmanager

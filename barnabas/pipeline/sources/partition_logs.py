@@ -171,7 +171,10 @@ def _says_abort(batch: bytes) -> bool:
 
 
 def first_at(log: PartitionLog, timestamp_ms: int, end_offset: int) -> int | None:
-    """The first offset, from the log's start on, whose own timestamp is as late; None when there is none before the end."""
+    """The first offset, from the log's start on, whose own timestamp is as late; None when there is none before the end.
+
+    A marker of a transaction counts: a broker that is asked for a moment names it, too.
+    """
     for place in range(log.segment_of(log.start_offset), len(log.bases)):
         base = log.bases[place]
         is_newest = place == len(log.bases) - 1
@@ -190,10 +193,13 @@ def _first_in(log: PartitionLog, base: int, timestamp_ms: int) -> int | None:
     for file in _opened(path_of(log.directory, base, ".log")):
         position = position_before(log.directory, base, near) if near > base else 0
         for at, head in heads(file, believed(file, position, base, near)):
-            if head.max_timestamp >= timestamp_ms and head.last_offset >= log.start_offset and not head.is_control:
-                found = _first_of(os.pread(file.fileno(), head.size, at), log.start_offset, timestamp_ms)
-                if found is not None:
-                    return found
+            if head.max_timestamp < timestamp_ms or head.last_offset < log.start_offset or not head.record_count:
+                continue
+            if head.is_control:
+                return head.last_offset
+            found = _first_of(os.pread(file.fileno(), head.size, at), log.start_offset, timestamp_ms)
+            if found is not None:
+                return found
     return None
 
 

@@ -3,9 +3,10 @@
 RULES    1. Everything that needs more than one segment is decided here, on the driver: ends, moments, aborted transactions.
          2. With a broker to ask, a log begins and ends where the broker says; its files are trusted for the rest.
          3. A start before the log's is missing records; an end behind the log's, too. Without failOnDataLoss what is there
-            is read.
-         4. A moment means the first record that is as late, in the order of offsets. As a start it must be there, unless the
-            strategy is `latest`; as an end, where no record is as late the log's end stands for it.
+            is read. A start behind the end is refused either way.
+         4. A moment means the first record that is as late, in the order of offsets; markers of transactions count, as for a
+            broker that is asked. As a start it must be there, unless the strategy is `latest`; as an end, where no record is
+            as late the log's end stands for it.
 """
 
 from __future__ import annotations
@@ -83,6 +84,10 @@ def _parts(log: PartitionLog, options: SegmentOptions, asked: Extent | None) -> 
     extent = Extent(start, end, transactions.last_stable_offset if stable_end is None else stable_end)
     first = _first(log, options, extent)
     last = _last(log, options, extent)
+    if first > last:
+        raise BadOption(
+            f"{log.topic}-{log.partition} would be read from offset {first} on, and ends before offset {last}."
+        )
     found = []
     for number in range(log.segment_of(first), len(log.bases)):
         base = log.bases[number]
@@ -122,11 +127,7 @@ def _first(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
                 "startingOffsetsByTimestampStrategy=latest reads nothing there."
             )
         return extent.stable_end if found is None else found
-    if said == EARLIEST:
-        return extent.start
-    if said == LATEST:
-        return extent.stable_end
-    return _checked(log, options, said, extent)
+    return extent.start if said == EARLIEST else max(_checked(log, options, said, extent), extent.start)
 
 
 def _last(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
@@ -135,7 +136,9 @@ def _last(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
     if bound.is_time:
         found = first_at(log, said, extent.stable_end)
         return extent.stable_end if found is None else found
-    return extent.stable_end if said == LATEST else _checked(log, options, said, extent)
+    if said == LATEST:
+        return extent.stable_end
+    return min(max(_checked(log, options, said, extent), extent.start), extent.stable_end)
 
 
 def _checked(log: PartitionLog, options: SegmentOptions, offset: int, extent: Extent) -> int:
@@ -145,4 +148,4 @@ def _checked(log: PartitionLog, options: SegmentOptions, offset: int, extent: Ex
             f"{log.topic}-{log.partition} goes from offset {extent.start} to {extent.stable_end}, and offset {offset} is "
             "asked for; failOnDataLoss=false reads what is there."
         )
-    return min(max(offset, extent.start), extent.stable_end)
+    return offset

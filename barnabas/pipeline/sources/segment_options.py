@@ -1,11 +1,12 @@
 """What `format("barnabas.segments")` may be told, in the Kafka source's own words.
 
     path, or load(path, ...)        log directories of a broker, or directories of single partitions
-    subscribe | subscribePattern | assign                 topic,topic | regular expression | {"topic": [0, 1]}
-    startingOffsets                 earliest (default) or {"topic": {"0": 17, "1": -2}}; -2 is the earliest, -1 the latest
+    subscribe | subscribePattern | assign                 topic,topic | a regular expression that is found in the topic's
+                                    name, at any place | {"topic": [0, 1]}
+    startingOffsets                 earliest (default) or {"topic": {"0": 17, "1": -2}}; -2 is the earliest
     startingTimestamp, startingOffsetsByTimestamp         milliseconds, for all or {"topic": {"0": 1700000000000}}
     startingOffsetsByTimestampStrategy                    error (default) or latest: where nothing is as late
-    endingOffsets, endingTimestamp, endingOffsetsByTimestamp                                likewise; latest is the default
+    endingOffsets, endingTimestamp, endingOffsetsByTimestamp                                likewise; latest (default) or -1
     includeHeaders                  true: a column more
     columns                         key,offset,...: only these
     kafka.isolation.level           read_committed (default) or read_uncommitted
@@ -28,7 +29,8 @@ from barnabas.pipeline.sources.damage import BadOption
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES, COLUMNS
 
 EARLIEST, LATEST = -2, -1
-INTERNAL = "__"
+INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+"""What a pattern never means: they are read by their names."""
 Places = Mapping[tuple[str, int], int]
 
 _KNOWN = {
@@ -77,9 +79,7 @@ class SegmentOptions(NamedTuple):
         if self.assigned:
             return (topic, partition) in self.assigned
         if self.pattern is not None:
-            return bool(re.fullmatch(self.pattern, topic)) and (
-                not topic.startswith(INTERNAL) or self.pattern.startswith(INTERNAL)
-            )
+            return topic not in INTERNAL and bool(re.search(self.pattern, topic))
         return topic in self.topics
 
 
@@ -160,7 +160,17 @@ def _bound(said: Mapping[str, str], which: str, default: int) -> Bound:
         places = {(topic, int(number)): int(value) for topic, row in table.items() for number, value in row.items()}
     except (TypeError, ValueError, AttributeError) as error:
         raise BadOption(f'{name} is JSON like {{"topic": {{"0": 17}}}}.') from error
+    if not is_time:
+        _refuse(places, which)
     return Bound(None, places, is_time)
+
+
+def _refuse(places: Places, which: str) -> None:
+    """A batch neither starts at the latest offset nor ends at the earliest; other offsets below 0 mean nothing."""
+    for (topic, partition), offset in places.items():
+        if offset < 0 and offset != (EARLIEST if which == "starting" else LATEST):
+            told = {EARLIEST: "the earliest offset", LATEST: "the latest offset"}.get(offset, "no offset")
+            raise BadOption(f"{which}Offsets of {topic}-{partition} is {offset}, {told}: that cannot be in a batch.")
 
 
 def _columns(said: Mapping[str, str]) -> tuple[str, ...]:

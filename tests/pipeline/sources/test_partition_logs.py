@@ -89,7 +89,7 @@ def test_offsets_are_chosen_as_for_the_kafka_source(log: Log, tmp_path: Path) ->
         8,
     ]
     assert numbers(read(tmp_path, startingOffsets=table({"t": {"0": -2}}))) == list(range(30))
-    assert read(tmp_path, startingOffsets=table({"t": {"0": -1}})) == []
+    assert read(tmp_path, startingOffsets=table({"t": {"0": 30}})) == []
     say(tmp_path, LOG_STARTS, 4)
     with pytest.raises(MissingRecords, match="goes from offset 4 to 30, and offset 2"):
         planned(tmp_path, startingOffsets=table({"t": {"0": 2}}))
@@ -129,6 +129,23 @@ def test_times_that_go_back_are_found_in_the_order_of_offsets(tmp_path: Path) ->
     log.close()
     for second, first in ((0, 0), (6, 2), (9, 2), (10, 7)):
         assert numbers(read(tmp_path, startingTimestamp=str(NOW_MS + 1000 * second)))[0] == first
+
+
+def test_a_marker_is_as_late_as_it_was_written(tmp_path: Path) -> None:
+    """planning.py rule 4: records with times of long ago, and their transaction's marker of now."""
+    log = log_at(tmp_path)
+    log.append(
+        produced("0:", timestamp_ms=NOW_MS - 9000, producer=Idempotent(1, 0, 0, transactional=True)),
+        leader_epoch=0,
+        wall_ms=NOW_MS,
+    )
+    end(log, 1, ControlType.COMMIT)
+    append(log, "2:", timestamp_ms=NOW_MS - 8000)
+    log.close()
+    assert numbers(read(tmp_path, startingTimestamp=str(NOW_MS))) == [2]
+    assert numbers(read(tmp_path, endingTimestamp=str(NOW_MS))) == [0]
+    with pytest.raises(MissingRecords, match="no record at or after"):
+        planned(tmp_path, startingTimestamp=str(NOW_MS + 1))
 
 
 # ---- transactions ------------------------------------------------------------------------------------------
@@ -332,8 +349,8 @@ def test_an_index_with_zeros_behind_its_entries_is_read_to_these(log: Log, tmp_p
 
 
 def test_topics_are_chosen_by_name_pattern_or_partition(tmp_path: Path) -> None:
-    """segment_options.py: directories that wait for deletion, or belong to internal topics, are none of a pattern's."""
-    for topic in ("a-1", "ab", "__offsets"):
+    """segment_options.py: a pattern finds no internal topic, and no directory that waits for deletion."""
+    for topic in ("a-1", "ab", "__mine", "__consumer_offsets"):
         log = log_at(tmp_path, topic=topic)
         append(log, topic)
         log.close()
@@ -343,8 +360,10 @@ def test_topics_are_chosen_by_name_pattern_or_partition(tmp_path: Path) -> None:
         return sorted({wanted.topic for _, wanted in plan(understand({"path": str(tmp_path), **options}))})
 
     assert topics(subscribe="ab, a-1") == ["a-1", "ab"]
-    assert topics(subscribe="__offsets") == ["__offsets"]
-    assert topics(subscribePattern="a.*|_.*") == ["a-1", "ab"]
+    assert topics(subscribe="__consumer_offsets") == ["__consumer_offsets"]
+    assert topics(subscribePattern="a|_m") == ["__mine", "a-1", "ab"]
+    assert topics(subscribePattern="^a[^-]*$") == ["ab"]
+    assert topics(subscribePattern=".*") == ["__mine", "a-1", "ab"]
     assert topics(assign='{"a-1": [0]}') == ["a-1"]
     partition = {"path": str(tmp_path / "ab-0"), "subscribePattern": ".*"}
     assert [wanted.topic for _, wanted in plan(understand(partition))] == ["ab"]
@@ -377,6 +396,14 @@ def test_of_several_replicas_the_most_advanced_is_read(tmp_path: Path) -> None:
         ({"startingOffsets": "latest"}, "cannot be latest"),
         ({"startingOffsets": '{"t": {"1": 0}}'}, "name t-1, and what is read is t-0"),
         ({"startingOffsets": "soon"}, "is not JSON"),
+        ({"startingOffsets": '{"t": {"0": -1}}'}, "of t-0 is -1, the latest offset: that cannot be"),
+        ({"endingOffsets": '{"t": {"0": -2}}'}, "of t-0 is -2, the earliest offset: that cannot be"),
+        ({"endingOffsets": '{"t": {"0": -3}}'}, "of t-0 is -3, no offset"),
+        (
+            {"startingOffsets": '{"t": {"0": 9}}', "endingOffsets": '{"t": {"0": 8}}'},
+            "from offset 9 on, and ends before",
+        ),
+        ({"startingOffsets": '{"t": {"0": 31}}', "failOnDataLoss": "false"}, "from offset 31 on, and ends before"),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "cannot both be said"),
         ({"endingOffsets": "earliest"}, "cannot be earliest"),
         ({"columns": "key,colour"}, "no column colour"),

@@ -11,12 +11,15 @@ NOT HERE Apache Kafka's jars for our tests (`tests/support/kafka.py`).
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from barnabas.pipeline.trouble import LONGEST, JobError
 
 SPARK_VERSION = "4.0.0"
 KAFKA_CLIENTS_VERSION = "3.9.0"
@@ -41,6 +44,7 @@ SETTINGS = {
 """What a session with a format must be told when it starts; of 50 parts of a log most would be empty."""
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 MAVEN_LIMIT_S = 600
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 class Connector(NamedTuple):
@@ -89,8 +93,18 @@ def _packages(formats: Sequence[str]) -> dict[str, str]:
 
 
 def _copy_with_maven(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> str | None:
-    """Fill the folder; the answer is None or Maven's last word."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    """Fill the folder; the answer is None or what Maven says."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return _copied(folder, wanted)
+    except subprocess.TimeoutExpired:
+        return f"it was not done after {MAVEN_LIMIT_S} s"
+    except OSError as failure:
+        words = f"Spark's jars cannot be kept in {folder}: {failure.strerror}"
+        raise JobError(f"{words}; BARNABAS_SPARK_JARS names another folder.") from failure
+
+
+def _copied(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> str | None:
     with tempfile.TemporaryDirectory(prefix=".jars-", dir=folder.parent) as temporary:
         work = Path(temporary)
         pom = work / "pom.xml"
@@ -104,8 +118,8 @@ def _copy_with_maven(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> st
             check=False,
         )
         if outcome.returncode != 0:
-            lines = (outcome.stdout + outcome.stderr).strip().splitlines()
-            return lines[0] if lines else f"exit code {outcome.returncode}"
+            lines = COLOUR.sub("", outcome.stdout + outcome.stderr).strip().splitlines()
+            return lines[0].removeprefix("[ERROR] ")[:LONGEST] if lines else f"exit code {outcome.returncode}"
         folder.mkdir(exist_ok=True)
         for jar in (work / "jars").iterdir():
             jar.replace(folder / jar.name)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +49,7 @@ def command_of(job: Job, all_jobs: Callable[[], Sequence[Job]]) -> click.Command
     own = [
         click.Option(
             ["--settings", "file"],
-            type=click.Path(path_type=Path),
+            type=click.Path(path_type=Path, readable=False),
             metavar="FILE",
             help="A TOML file with these settings.",
         ),
@@ -96,7 +97,9 @@ def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
             raise
         raise JobError(f"{failure.filename or 'The disk'} cannot be used: {failure.strerror}.") from failure
     except (PySparkException, Py4JError) as failure:
-        raise JobError(f"{sentence_of(failure)} {_keep(scratch / LOG, job.name)}") from failure
+        log = scratch / LOG
+        said = log.read_text(errors="replace") if log.exists() else ""
+        raise JobError(f"{sentence_of(failure, said)} {_keep(log, job.name)}") from failure
     finally:
         telling.ended(succeeded=succeeded)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -121,8 +124,9 @@ def _in_a_session(job: Job, settings: Any, wishes: Any, telling: Telling, scratc
 def _keep(log: Path, job: str) -> str:
     if not log.exists():
         return ""
-    kept = Path(tempfile.gettempdir()) / f"barnabas-{job}-spark.log"
+    kept = Path(tempfile.gettempdir()) / f"barnabas-{job}-spark-{os.getuid()}.log"
     try:
+        kept.unlink(missing_ok=True)
         shutil.copyfile(log, kept)
     except OSError as failure:
         return f"Spark's own words could not be kept: {failure.strerror}."

@@ -3,7 +3,8 @@
 RULES    1. A job ends with `JobError` when somebody must do something; its text is one sentence that says what.
          2. Spark's exceptions are long; the cause that counts is looked for by name. What is not known stays the first
             line of its innermost cause.
-         3. A mistake of our own is no `JobError`: it keeps its trace.
+         3. Where the JVM did not start, Spark does not know why, and its log does.
+         4. A mistake of our own is no `JobError`: it keeps its trace.
 NOT HERE The exit code (`command.py`).
 """
 
@@ -14,6 +15,10 @@ import re
 LONGEST = 400
 
 _KNOWN = (
+    (
+        re.compile(r"UNRESOLVED DEPENDENCIES|unresolved dependency"),
+        "Spark's jars are not here and could not be fetched: docs/pipeline.md says where they may lie.",
+    ),
     (re.compile(r"No space left on device|Disk quota exceeded"), "The disk is full: nothing of this round was kept."),
     (
         re.compile(r"UnknownTopicOrPartitionException"),
@@ -45,18 +50,30 @@ _OURS = re.compile(r"^barnabas\.pipeline\.[\w.]+: (.+?)(?: SQLSTATE: \w+)?$", re
 _CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w.$]+\.)?(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
 
 
+_NO_JVM = "JAVA_GATEWAY_EXITED"
+_JVM_SAID = re.compile(
+    r"^(?:Error: |Exception in thread .*?: )(?!Could not create|A fatal)(.+)$|^(Invalid .+)$", re.MULTILINE
+)
+"""Why a JVM ended before it had begun; `Could not create the Java Virtual Machine` follows."""
+
+
 class JobError(Exception):
     """A job cannot go on; the message says why and what to do."""
 
 
-def sentence_of(failure: BaseException) -> str:
-    """What a failure of Spark comes down to."""
+def sentence_of(failure: BaseException, log: str = "") -> str:
+    """What a failure of Spark comes down to; `log` is what its JVM said."""
     said = str(failure)
+    if _NO_JVM in said:
+        said = log
     for pattern, sentence in _KNOWN:
         if pattern.search(said):
             return sentence
     if ours := _OURS.findall(said):
         return str(ours[-1])
+    if _NO_JVM in str(failure):
+        why = _JVM_SAID.search(log)
+        return f"Spark did not start: {(why[1] or why[2]).rstrip('.')[:LONGEST] if why else 'its JVM ended at once'}."
     causes = _CAUSE.findall(said)
     if causes:
         kind, words = causes[-1]

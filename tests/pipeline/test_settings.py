@@ -110,3 +110,24 @@ def test_a_failure_of_spark_comes_down_to_one_sentence() -> None:
         "An error occurred while calling o1.\norg.apache.X: Job aborted\nCaused by: a.b.OddException: too odd\n\tat y"
     )
     assert sentence_of(RuntimeError(unknown)) == "Spark failed with OddException: too odd"
+
+
+@pytest.mark.parametrize(
+    ("log", "sentence"),
+    [
+        (
+            "Invalid maximum heap size: -Xmxlots\nError: Could not create the Java Virtual Machine.\n",
+            "Invalid maximum heap",
+        ),
+        ("WARNING: Using incubator modules\n\t::  UNRESOLVED DEPENDENCIES  ::\n", "Spark's jars are not here"),
+        ('Exception in thread "main" a.b.SparkException: Cluster mode is odd.\n\tat x', "start: Cluster mode is odd."),
+        ("", "Spark did not start: its JVM ended at once."),
+    ],
+)
+def test_a_jvm_that_did_not_start_has_said_why(log: str, sentence: str) -> None:
+    """trouble.py rule 3."""
+    failure = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
+    said = sentence_of(failure, log)
+    assert sentence in said
+    assert said.endswith(".")
+    assert "JAVA_GATEWAY" not in said

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.pipeline.jars import JARS, find_connector, jar_folder
+from barnabas.pipeline import jars
+from barnabas.pipeline.jars import FORMATS, JARS, SETTINGS, find_connector, jar_folder
+from barnabas.pipeline.trouble import JobError
 
 COPIES = """#!/bin/sh
 for word in "$@"; do
@@ -18,7 +20,7 @@ done
 mkdir -p "$target"
 for jar in %s; do echo "$jar" > "$target/$jar"; done
 """
-FAILS = "#!/bin/sh\necho '[ERROR] Could not resolve anything'\nexit 1\n"
+FAILS = "#!/bin/sh\necho '\x1b[0m[\x1b[1;31mERROR\x1b[m] Could not resolve anything'\nexit 1\n"
 NAMES = [f"{artifact}-{version}.jar" for _, artifact, version in JARS]
 
 
@@ -72,9 +74,39 @@ def test_a_maven_that_fails_is_quoted(machine: Path) -> None:
     install_maven(machine, FAILS)
     connector = find_connector()
     assert "spark.jars.packages" in connector.settings
-    assert connector.source.endswith("since Maven failed: [ERROR] Could not resolve anything")
+    assert connector.source.endswith("since Maven failed: Could not resolve anything")
     assert not jar_folder().exists()
     assert list(jar_folder().parent.iterdir()) == []
+
+
+def test_a_maven_that_does_not_end_is_ended(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """jars.py rule 2: then Spark may try."""
+    install_maven(machine, "#!/bin/sh\nwhile :; do :; done\n")
+    monkeypatch.setattr(jars, "MAVEN_LIMIT_S", 0.1)
+    assert find_connector().source.endswith("since Maven failed: it was not done after 0.1 s")
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """jars.py: it says where, and what to do."""
+    install_maven(machine, FAILS)
+    (machine / "file").touch()
+    monkeypatch.setenv("BARNABAS_SPARK_JARS", str(machine / "file" / "jars"))
+    with pytest.raises(JobError, match=r"cannot be kept in .*/file/jars: .*; BARNABAS_SPARK_JARS names another folder"):
+        find_connector()
+
+
+@pytest.mark.parametrize(("name", "jar"), [("delta", "delta-storage-4.0.0.jar"), ("iceberg", "iceberg-spark-runtime")])
+def test_a_format_adds_its_jars_and_settings(machine: Path, name: str, jar: str) -> None:
+    """jars.py rule 1: a cache with Kafka's four is not complete for it."""
+    jar_folder().mkdir(parents=True)
+    for path in NAMES:
+        (jar_folder() / path).touch()
+    settings = find_connector([name]).settings
+    assert jar.removesuffix(".jar").removesuffix("-4.0.0") in settings["spark.jars.packages"]
+    install_maven(machine, COPIES % " ".join(f"{artifact}-{version}.jar" for _, artifact, version in FORMATS[name]))
+    found = find_connector([name])
+    assert jar in found.settings["spark.jars"]
+    assert SETTINGS.get(name, {}).items() <= found.settings.items()
 
 
 def test_one_missing_jar_is_an_incomplete_cache(machine: Path) -> None:

@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 
 from barnabas.pipeline.jars import find_connector
 from barnabas.pipeline.settings import pairs, setting
+from barnabas.pipeline.shipping import runs_here
 
 OLDEST_JAVA = 17
 ADVICE = "install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless) or set JAVA_HOME"
@@ -65,11 +66,6 @@ class SessionSettings:
     spark: tuple[str, ...] = setting("A setting of Spark; may be repeated.", (), metavar="NAME=VALUE")
     metrics: Path | None = setting("A file that says how far the job is, as Prometheus' text.", None, metavar="FILE")
     driver_memory: str = setting("The memory of Spark's driver, which on local[N] does all the work.", "1g")
-
-
-def runs_here(master: str) -> bool:
-    """Whether the workers are threads of the driver's JVM (`local-cluster` starts others, for trials)."""
-    return master == "local" or master.startswith("local[")
 
 
 def start_session(

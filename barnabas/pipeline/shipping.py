@@ -5,6 +5,8 @@ RULES    1. Our own modules go as a zip (`addPyFile`), once for each Spark conte
             `shipped_client` puts that folder on the path where the worker has no such client of its own.
          3. The zip is named by its content: Spark refuses another file of the same name.
          4. A job that runs no Python on the workers ships nothing.
+         5. What a worker imports (`sending.py`, `sources/segments.py`) imports this module, and neither imports anything but
+            Python's own modules and Spark's when it is imported; the segments take numpy and pyarrow besides.
 NOT HERE The jars, which Spark itself hands out (`jars.py`).
 """
 
@@ -21,11 +23,14 @@ from typing import Any
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
-from barnabas.pipeline.session import runs_here
-
 CLIENT = "confluent_kafka"
 CLIENT_FOLDER = "barnabas-client"
 _shipped: set[str] = set()
+
+
+def runs_here(master: str) -> bool:
+    """Whether the workers are threads of the driver's JVM (`local-cluster` starts others, for trials)."""
+    return master == "local" or master.startswith("local[")
 
 
 def ship(spark: SparkSession) -> None:

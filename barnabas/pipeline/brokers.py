@@ -35,6 +35,14 @@ CONNECT_LIMIT_S = 5.0
 LOOK_EVERY_S = 0.2
 COORDINATOR_COMES = ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS")
 """What a group is told while its coordinator is being found: the first one in a cluster, or one that moves."""
+LEADER_MOVED = (
+    "_NOENT",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+)
+"""How offsets are refused to a client that remembers the leaders of before: it does not ask for new ones by itself."""
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -221,8 +229,24 @@ class Brokers:
         asked = {TopicPartition(*place): which for place in places}
         if not asked:
             return {}
-        answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=LIMIT_S)
-        return {Place(at.topic, at.partition): self._answer(answer).offset for at, answer in answers.items()}
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=LIMIT_S)
+            try:
+                found = {at: answer.result(LIMIT_S + CONNECT_LIMIT_S) for at, answer in answers.items()}
+            except KafkaException as failure:
+                if failure.args[0].name() not in LEADER_MOVED or time.monotonic() > deadline:
+                    raise self._refusal(failure) from failure
+                self._look_for_leaders(place.topic for place in asked)
+            else:
+                return {Place(at.topic, at.partition): answer.offset for at, answer in found.items()}
+
+    def _look_for_leaders(self, topics: Iterable[str]) -> None:
+        """Have the client ask who leads what."""
+        time.sleep(LOOK_EVERY_S)
+        gone = sorted(set(topics) - self._names())
+        if gone:
+            raise JobError(f"There is no topic {gone[0]} at {self.bootstrap}.")
 
     def _answer(self, future: Any) -> Any:
         try:

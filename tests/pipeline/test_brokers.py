@@ -12,6 +12,7 @@ pytest.importorskip("confluent_kafka")
 
 from confluent_kafka import KafkaError, KafkaException
 
+from barnabas import Broker
 from barnabas.pipeline import brokers as asking
 from barnabas.pipeline.brokers import Brokers, Place
 from barnabas.pipeline.settings import BrokerSettings
@@ -56,3 +57,22 @@ def test_a_commit_waits_for_its_coordinator(kafka_broker: Any, monkeypatch: pyte
     monkeypatch.setattr(brokers, "_admin", Moving(KafkaError.NOT_COORDINATOR))
     with pytest.raises(JobError, match="could not be set: Broker: Not coordinator"):
         brokers.commit("g", {Place("t", 0): 5})
+
+
+def test_offsets_are_known_after_a_restart_or_a_move() -> None:
+    """brokers.py: librdkafka remembers leaders, and their epochs, that are none any more; so it does with Apache Kafka."""
+    with Broker() as broker:
+        brokers = Brokers(BrokerSettings(bootstrap=broker.bootstrap))
+        brokers.create_topic("t", 2, 1, {})
+        places = [Place("t", 0), Place("t", 1)]
+        assert brokers.ends(places) == dict.fromkeys(places, 0)
+        broker.kill()
+        broker.start()
+        assert brokers.ends(places) == dict.fromkeys(places, 0)
+
+
+def test_a_topic_that_is_not_there_is_not_waited_for(kafka_broker: Any) -> None:
+    """brokers.py rule 1."""
+    brokers = Brokers(BrokerSettings(bootstrap=kafka_broker.bootstrap))
+    with pytest.raises(JobError, match="There is no topic nowhere at "):
+        brokers.ends([Place("nowhere", 0)])

@@ -19,6 +19,7 @@ from barnabas.pipeline.session import NoJava, java_version
 from barnabas.pipeline.stopping import Stopped, Stopping
 from tests.pipeline.killing.job import QUICK_JVM, ROOT
 from tests.pipeline.killing.topics import Record, make, send
+from tests.support.mortal import mortal
 from tests.support.waiting import until
 
 LIMIT_S = 300.0
@@ -87,7 +88,7 @@ class Running:
         self.scratch = folder / "scratch"
         with self._said.open("wb") as out, self._complained.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "barnabas", "pipeline", *words, "--json", "--master", "local[1]"],
+                mortal([sys.executable, "-m", "barnabas", "pipeline", *words, "--json", "--master", "local[1]"]),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,

@@ -3,6 +3,7 @@
 RULES    1. Workers have a Python of their own, bare: no Barnabas, no Kafka client, no package at all, and nothing of our
             environment that would lead there. What a job needs comes with the job.
          2. Whatever a worker started (an executor, its Python) is in the worker's process group: none outlives it.
+            Master and workers do not outlive whoever started them, also when that is killed (`mortal.py`).
          3. Heaps are small: two workers and their executors fit beside a driver.
 NOT HERE The driver: whoever submits a job (`submit_words` says where to).
 """
@@ -15,7 +16,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +25,7 @@ from typing import Any, Self
 import psutil
 
 from barnabas.cluster import free_ports
+from tests.support.mortal import mortal
 from tests.support.waiting import until
 
 START_LIMIT_S = 90.0
@@ -111,13 +114,12 @@ class SparkCluster:
 
     def executors(self) -> list[psutil.Process]:
         """The executors that run on workers now."""
-        found = []
-        for worker in self._workers.values():
-            try:
-                found += [child for child in psutil.Process(worker.pid).children() if EXECUTOR in child.cmdline()]
-            except (psutil.NoSuchProcess, psutil.ZombieProcess):
-                continue  # it went while we looked
-        return found
+        return [
+            child
+            for worker in self._workers.values()
+            for child in psutil.Process(worker.pid).children()
+            if EXECUTOR in _words(child)
+        ]
 
     def numbers(self) -> list[int]:
         """The workers that run."""
@@ -132,16 +134,15 @@ class SparkCluster:
         else:
             worker.kill()
         worker.wait()
-        psutil.wait_procs(others, START_LIMIT_S)
+        _await_end(others)
 
     def close(self) -> None:
         """End all of it."""
         for process in (*self._workers.values(), *([self._master] if self._master else [])):
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue  # it had ended, and all that it started
+            others = psutil.Process(process.pid).children(recursive=True)
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            _await_end(others)
         self._workers.clear()
         self._master = None
 
@@ -151,7 +152,7 @@ class SparkCluster:
         home = Path(str(pyspark.__file__)).parent
         with (self._folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [str(home / "bin" / "spark-class"), kind, *words],
+                mortal([str(home / "bin" / "spark-class"), kind, *words]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -184,3 +185,24 @@ class SparkCluster:
                 return said
         except (OSError, ValueError):
             return {}
+
+
+def _await_end(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        until(partial(has_ended, process), f"process {process.pid} has ended", START_LIMIT_S)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it runs no more; whoever inherited it may be slow to bury it."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """Its command line; nothing when it has gone while we looked."""
+    try:
+        return list(process.cmdline())
+    except psutil.NoSuchProcess:
+        return []

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.mortal import mortal
+
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 900.0
 QUICK_JVM = {"JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
@@ -39,7 +41,7 @@ class Job:
         self._complained = log.with_suffix(".err")
         with self._said.open("wb") as out, self._complained.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *program, "pipeline", *words, "--json"],
+                mortal([sys.executable, "-m", *program, "pipeline", *words, "--json"]),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,

@@ -126,6 +126,14 @@ def test_what_does_not_fit_is_said(folder: Path, change: Callable[[Said], None],
         read_manifest(folder)
 
 
+def test_a_day_of_a_far_year_is_a_day(folder: Path) -> None:
+    """manifest.py rule 4: some producers take microseconds for milliseconds."""
+    said = json.loads((folder / name(2)).read_text())
+    said["files"][0]["path"] = path = "topic=t/date=+57971-02-25/000000000002-00000.parquet"
+    (folder / name(2)).write_text(json.dumps(said))
+    assert path in read_manifest(folder).files
+
+
 def test_an_entry_too_many_is_refused(folder: Path) -> None:
     """manifest.py rule 4: a copy under the next name, and one that was made to look like the next."""
     last = (folder / name(2)).read_text()

@@ -4,7 +4,8 @@ FORMAT   records/                  the table, partitioned by topic and date
          _barnabas/round.json      the round that is under way: its number, and the offsets where it ends
 RULES    1. Where a round ends is written down before it is appended, so that one that was cut is done again as it was.
          2. The table itself refuses a round that it has: Delta by its transaction's application and version, Iceberg by the id
-            under which a snapshot is staged and then published. What a killed driver still writes does no harm, then.
+            under which a snapshot is staged and then published. What a killed driver still writes does no harm, then. A round
+            without offsets is no more than an entry of the manifest: its number is not spent on nothing.
          3. The manifest's entry comes last and commits the round for us: what the table holds behind the manifest's ends is a
             round under way, and our readers leave it out.
          4. What Spark can do with a table is Spark's: this session must have the format's jars and settings (`jars.py`).
@@ -40,6 +41,10 @@ CATALOG = "barnabas_archive"
 class Lake(Protocol):
     """A table."""
 
+    def create(self, records: DataFrame) -> None:
+        """Have a table of these columns, if there is none."""
+        ...
+
     def append(self, records: DataFrame, number: int) -> None:
         """Add a round, unless it is there (rule 2)."""
         ...
@@ -56,6 +61,10 @@ class Delta:
         self._spark = spark
         self._path = str(path)
         self._archive = archive
+
+    def create(self, records: DataFrame) -> None:
+        """Have a table of these columns, if there is none."""
+        records.limit(0).write.format("delta").mode("ignore").partitionBy(*BY).save(self._path)
 
     def append(self, records: DataFrame, number: int) -> None:
         """Add a round; Delta leaves out a version that it has."""
@@ -77,7 +86,7 @@ class Iceberg:
 
     def append(self, records: DataFrame, number: int) -> None:
         """Stage a round, and publish it; Iceberg refuses an id that was published."""
-        self._create(records)
+        self.create(records)
         mark = f"{self._archive}-{number}"
         self._spark.conf.set(STAGED_AS, mark)
         try:
@@ -97,7 +106,8 @@ class Iceberg:
         """All that is there."""
         return self._spark.read.format("iceberg").load(str(self._path))
 
-    def _create(self, records: DataFrame) -> None:
+    def create(self, records: DataFrame) -> None:
+        """Have a table of these columns, if there is none."""
         catalog = f"spark.sql.catalog.{CATALOG}"
         said = {catalog: "org.apache.iceberg.spark.SparkCatalog", f"{catalog}.type": "hadoop"}
         for name, value in {**said, f"{catalog}.warehouse": str(self._path.parent)}.items():
@@ -116,6 +126,8 @@ SINKS = (PARQUET, *LAKES)
 def open_lake(spark: SparkSession, folder: ArchiveFolder) -> Lake:
     """The table of an archive that is kept in one."""
     identity = folder.identity()
+    if identity.sink not in LAKES:
+        raise JobError(f"The archive {folder.path} is kept in {identity.sink}, and there is no such format.")
     return LAKES[identity.sink](spark, folder.path / "records", identity.id)
 
 
@@ -149,19 +161,41 @@ def write_plan(folder: ArchiveFolder, number: int, ends: Mapping[Place, int]) ->
 
 def read_plan(folder: ArchiveFolder, number: int) -> dict[Place, int]:
     """Where the round of this number was to end; nothing when it was not begun."""
+    begun, ends = _plan(folder)
+    if begun > number:
+        raise _entries_are_missing(folder, begun, number)
+    return ends if begun == number else {}
+
+
+def is_under_way(folder: ArchiveFolder, number: int) -> bool:
+    """Whether a round of this number, or a later one, was begun.
+
+    A later one may have been by now, and then the rounds before it are in the manifest.
+    """
+    begun, _ = _plan(folder)
+    if begun > (entered := folder.manifest().next_sequence):
+        raise _entries_are_missing(folder, begun, entered)
+    return begun >= number
+
+
+def _plan(folder: ArchiveFolder) -> tuple[int, dict[Place, int]]:
+    """The round that was begun last, and where it was to end; -1 when none was."""
     try:
         said = json.loads(folder.round_file.read_text())
         ends = {Place(str(topic), int(partition)): int(end) for topic, partition, end in said["ends"]}
-        return ends if said["round"] == number else {}
+        return int(said["round"]), ends
     except FileNotFoundError:
-        return {}
+        return -1, {}
+    except OSError as failure:
+        raise JobError(f"{folder.round_file} cannot be read: {failure.strerror}.") from failure
     except (ValueError, KeyError, TypeError) as failure:
         raise JobError(f"{folder.round_file} is damaged: {failure}.") from failure
 
 
-def is_under_way(folder: ArchiveFolder, number: int) -> bool:
-    """Whether a round of this number, or a later one, was begun."""
-    return folder.round_file.exists() and json.loads(folder.round_file.read_text())["round"] >= number
+def _entries_are_missing(folder: ArchiveFolder, begun: int, entered: int) -> JobError:
+    return JobError(
+        f"The manifest of {folder.path} ends before entry {entered}, and round {begun} was begun: entries are missing."
+    )
 
 
 def commit(folder: ArchiveFolder, manifest: Manifest, entry: Entry) -> None:

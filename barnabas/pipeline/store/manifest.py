@@ -34,7 +34,8 @@ from barnabas.pipeline.trouble import JobError
 
 T = TypeVar("T")
 NAME = re.compile(r"(\d{12})\.json")
-DATA_PATH = re.compile(r"topic=[^/]+/date=\d{4,}-\d\d-\d\d/[^/]+\.parquet")
+DATA_PATH = re.compile(r"topic=[^/]+/date=[+-]?\d{4,}-\d\d-\d\d/[^/]+\.parquet")
+"""A timestamp of microseconds where milliseconds were meant lies in a year of five digits, which Spark writes with a sign."""
 KINDS = ("append", "compact")
 
 

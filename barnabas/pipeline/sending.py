@@ -9,6 +9,8 @@ RULES    1. The records of one partition of the source are one *line*: one task 
             how far the line is, and goes on behind that.
          4. Timestamps, keys, headers, nulls among them, go as they are.
          5. The rate is kept by each line for itself: it gets an equal share of what the job may send.
+         6. A place that nobody takes ends the task: librdkafka waits without end, whatever it is told (its issue 5456), where
+            the group's coordinator went at the wrong moment. A task that is begun again goes on.
 NOT HERE What is sent (`jobs/replay.py`, `jobs/dead_letters.py`). See docs/decisions/0041.
 """
 
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
+from barnabas.pipeline.bounded import within
 from barnabas.pipeline.shipping import ship, shipped_client
 
 RECORDS_PER_TRANSACTION = 20_000
@@ -67,6 +70,7 @@ class _Line:
     def __init__(self, sending: Sending, topic: str, partition: int) -> None:
         self._client = shipped_client()
         self._sending = sending
+        self._name = f"{topic}-{partition}"
         self._place = (sending.place_topic or topic, partition)
         self._failures: list[str] = []
         settings = {**sending.client, "group.id": sending.group, "isolation.level": "read_committed"}
@@ -112,11 +116,14 @@ class _Line:
             self._produce(row)
             count, last = count + 1, row.offset
         place = self._client.TopicPartition(*self._place, last + 1)
-        self._producer.send_offsets_to_transaction([place], self._reader.consumer_group_metadata(), LIMIT_S)
+        within(2 * LIMIT_S, lambda: self._send_place(place), f"The broker did not take the place of {self._name}.")
         self._producer.commit_transaction(LIMIT_S)
         if self._failures:
             raise RuntimeError(self._failures[0])
         return count
+
+    def _send_place(self, place: Any) -> None:
+        self._producer.send_offsets_to_transaction([place], self._reader.consumer_group_metadata(), LIMIT_S)
 
     def _produce(self, row: Any) -> None:
         headers = None if row.headers is None else [(header["key"], _bytes(header["value"])) for header in row.headers]

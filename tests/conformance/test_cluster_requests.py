@@ -28,7 +28,7 @@ from protocol.messages.cluster import (
 from protocol.primitives import uuid_text
 from replication.image import ResourceType
 from tests.support.follower import Seen
-from tests.support.follower_world import BOTH, Cluster, World, running
+from tests.support.follower_world import BOTH, Cluster, World, beginning, running
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -47,10 +47,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 @pytest.fixture
 def world(cluster: Cluster) -> Iterator[World]:
     """A follower that has not registered."""
-    made = World(cluster)
-    with made.follower:
+    with beginning(cluster) as made:
         yield made
-    made.client.raw.close()
 
 
 def reassign(world: World, topic: str, replicas: list[int] | None, *, may_grow: bool = True) -> tuple[int, str | None]:
@@ -105,7 +103,8 @@ def test_leaders_are_elected_on_request(world: World) -> None:
     world.join()
     topic = world.topic([world.id, 1])
     alone = world.topic([world.id])
-    until(lambda: world.seen(topic).leader == 1, "the follower is fenced, so broker 1 leads")
+    assert world.follower.live(want_fence=True).is_fenced
+    until(lambda: world.seen(topic).leader == 1, "broker 1 leads")
     missing = (E.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
     assert elect(world, topic[0], 0) == missing
     nobody = (E.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")

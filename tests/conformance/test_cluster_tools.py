@@ -22,7 +22,7 @@ pytestmark = [needs_kafka, pytest.mark.turn(5)]
 
 SETTINGS = {
     "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "3000",
+    "broker.session.timeout.ms": "60000",
     "default.replication.factor": "3",
     "group.initial.rebalance.delay.ms": "0",
     "leader.imbalance.check.interval.seconds": "86400",

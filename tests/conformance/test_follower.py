@@ -2,7 +2,8 @@
 
 RULES    1. Every test runs against this broker and, where Kafka's jars are, against Apache Kafka 4.3: what is asserted is
             what Kafka does, so nothing is compared but with the same lines.
-         2. Each test is another broker of the one cluster, with topics of its own.
+         2. Each test is another broker of the one cluster, with topics of its own; who waits until a broker is given up, of one
+            that does not wait long.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
 from protocol.messages.metadata import ApiVersionsRequest, DescribeClusterRequest
 from protocol.messages.quorum import BrokerHeartbeatRequest
 from tests.support.follower import Client, Seen, features
-from tests.support.follower_world import BOTH, Cluster, World, records, running
+from tests.support.follower_world import BOTH, HASTY, Cluster, World, beginning, records, running
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -36,10 +37,22 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 @pytest.fixture
 def world(cluster: Cluster) -> Iterator[World]:
     """A follower that has not registered."""
-    made = World(cluster)
-    with made.follower:
+    with beginning(cluster) as made:
         yield made
-    made.client.raw.close()
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def hasty_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One that soon gives up who does not fetch or live."""
+    with running(request.param, **HASTY) as made:
+        yield made
+
+
+@pytest.fixture
+def hasty(hasty_cluster: Cluster) -> Iterator[World]:
+    """A follower of it that has not registered."""
+    with beginning(hasty_cluster) as made:
+        yield made
 
 
 # ---- in sync ---------------------------------------------------------------------------------------------
@@ -129,55 +142,55 @@ def test_a_session_tells_a_follower_what_moved(world: World) -> None:
 # ---- behind ----------------------------------------------------------------------------------------------
 
 
-def test_a_follower_that_stops_fetching_is_dropped_and_the_rest_goes_on(world: World) -> None:
+def test_a_follower_that_stops_fetching_is_dropped_and_the_rest_goes_on(hasty: World) -> None:
     """F5: after replica.lag.time.max.ms it leaves the ISR; the high watermark moves without it, and it may come back."""
-    world.join()
-    topic = world.topic()
-    assert world.produced(topic) == E.NONE
-    assert world.client.fetch(topic[0], 0)[1] == 0
-    seen = world.live_until(topic, [1])
+    hasty.join()
+    topic = hasty.topic()
+    assert hasty.produced(topic) == E.NONE
+    assert hasty.client.fetch(topic[0], 0)[1] == 0
+    seen = hasty.live_until(topic, [1])
     assert seen == Seen(1, 0, [1], [], [])
-    until(lambda: world.client.fetch(topic[0], 0)[1] == 3, "the high watermark moves on")
-    assert world.fetch_until(topic, 3, [1, world.id]).leader_epoch == 0
+    until(lambda: hasty.client.fetch(topic[0], 0)[1] == 3, "the high watermark moves on")
+    assert hasty.fetch_until(topic, 3, [1, hasty.id]).leader_epoch == 0
 
 
-def test_a_follower_that_fetches_but_never_catches_up_is_dropped(world: World) -> None:
+def test_a_follower_that_fetches_but_never_catches_up_is_dropped(hasty: World) -> None:
     """F5: asking is not enough."""
-    world.join()
-    topic = world.topic()
-    assert world.produced(topic) == E.NONE
+    hasty.join()
+    topic = hasty.topic()
+    assert hasty.produced(topic) == E.NONE
 
     def dropped() -> bool:
-        world.follower.live()
-        world.follower.fetch(topic, 0)
-        return world.seen(topic).isr == [1]
+        hasty.follower.live()
+        hasty.follower.fetch(topic, 0)
+        return hasty.seen(topic).isr == [1]
 
     until(dropped, "it leaves the ISR")
 
 
-def test_too_few_in_sync_refuse_before_the_append(world: World) -> None:
+def test_too_few_in_sync_refuse_before_the_append(hasty: World) -> None:
     """F5: NOT_ENOUGH_REPLICAS; acks=1 is taken, but is not seen: the high watermark stands still (KIP-966)."""
-    world.join()
-    topic = world.topic(min_insync_replicas=2)
-    seen = world.live_until(topic, [1])
-    assert seen == Seen(1, 0, [1], [world.id], [])
-    assert world.produced(topic, -1) == E.NOT_ENOUGH_REPLICAS
-    assert world.produced(topic, 1) == E.NONE
-    assert world.client.fetch(topic[0], 0) == (E.NONE, 0, b"")
-    assert len(bytes(world.follower.fetch(topic, 0).records or b"")) == len(records()), "the refused ones are not there"
-    assert world.fetch_until(topic, 3, [1, world.id]) == Seen(1, 0, [1, world.id], [], [])
-    until(lambda: world.client.fetch(topic[0], 0)[1] == 3, "the high watermark moves on")
+    hasty.join()
+    topic = hasty.topic(min_insync_replicas=2)
+    seen = hasty.live_until(topic, [1])
+    assert seen == Seen(1, 0, [1], [hasty.id], [])
+    assert hasty.produced(topic, -1) == E.NOT_ENOUGH_REPLICAS
+    assert hasty.produced(topic, 1) == E.NONE
+    assert hasty.client.fetch(topic[0], 0) == (E.NONE, 0, b"")
+    assert len(bytes(hasty.follower.fetch(topic, 0).records or b"")) == len(records()), "the refused ones are not there"
+    assert hasty.fetch_until(topic, 3, [1, hasty.id]) == Seen(1, 0, [1, hasty.id], [], [])
+    until(lambda: hasty.client.fetch(topic[0], 0)[1] == 3, "the high watermark moves on")
 
 
-def test_a_producer_that_waits_while_the_isr_shrinks_too_far_times_out(world: World) -> None:
+def test_a_producer_that_waits_while_the_isr_shrinks_too_far_times_out(hasty: World) -> None:
     """F5: the high watermark cannot move any more, and that is not success."""
-    world.join()
-    topic = world.topic(min_insync_replicas=2)
-    answer = world.client.produce(topic[0], records(), -1, timeout_ms=6000)
-    watcher = Client(world.cluster.bootstrap)
+    hasty.join()
+    topic = hasty.topic(min_insync_replicas=2)
+    answer = hasty.client.produce(topic[0], records(), -1, timeout_ms=6000)
+    watcher = Client(hasty.cluster.bootstrap)
 
     def shrunk() -> bool:
-        world.follower.live()
+        hasty.follower.live()
         seen = watcher.seen(topic[0])
         return seen is not None and seen.isr == [1]
 
@@ -237,20 +250,20 @@ def test_a_follower_whose_log_is_another_one_is_told_where_it_parts(world: World
 # ---- its life --------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_falls_silent_is_fenced(world: World) -> None:
+def test_a_broker_that_falls_silent_is_fenced(hasty: World) -> None:
     """M4: it leaves all ISRs, clients are not told of it any more, and its next heartbeat brings it back."""
-    world.join()
-    topic = world.topic()
-    alone = world.topic([world.id])
-    assert world.seen(alone) == Seen(world.id, 0, [world.id], [], [])
-    until(lambda: world.id not in world.client.brokers(), "clients are not told of it")
-    assert world.seen(topic) == Seen(1, 0, [1], [], [])
-    assert world.seen(alone) == Seen(-1, 1, [], [world.id], [world.id])
-    answer = world.follower.live()
+    hasty.join()
+    topic = hasty.topic()
+    alone = hasty.topic([hasty.id])
+    assert hasty.seen(alone) == Seen(hasty.id, 0, [hasty.id], [], [])
+    until(lambda: hasty.id not in hasty.client.brokers(), "clients are not told of it")
+    assert hasty.seen(topic) == Seen(1, 0, [1], [], [])
+    assert hasty.seen(alone) == Seen(-1, 1, [], [hasty.id], [hasty.id])
+    answer = hasty.follower.live()
     assert (answer.error_code, answer.is_caught_up, answer.is_fenced) == (E.NONE, True, False)
-    until(lambda: world.id in world.client.brokers(), "clients are told of it")
-    assert world.seen(alone) == Seen(world.id, 2, [world.id], [], [])
-    world.fetch_until(topic, 0, [1, world.id])
+    until(lambda: hasty.id in hasty.client.brokers(), "clients are told of it")
+    assert hasty.seen(alone) == Seen(hasty.id, 2, [hasty.id], [], [])
+    hasty.fetch_until(topic, 0, [1, hasty.id])
 
 
 def test_a_broker_is_fenced_until_it_has_caught_up_and_wants_to_serve(world: World) -> None:
@@ -281,41 +294,41 @@ def test_heartbeats_of_other_registrations_are_refused(world: World) -> None:
     assert world.follower.live(version=1).error_code == E.NONE
 
 
-def test_leaders_move_away_from_a_broker_that_shuts_down(world: World) -> None:
+def test_leaders_move_away_from_a_broker_that_shuts_down(hasty: World) -> None:
     """It goes when it leads nothing and everybody has heard so; who leads nothing goes at once."""
-    world.join()
-    topic = world.topic([world.id, 1])
-    other = world.topic()
-    assert world.seen(topic) == Seen(world.id, 0, [1, world.id], [], [])
-    answer = world.follower.live(want_shut_down=True)
+    hasty.join()
+    topic = hasty.topic([hasty.id, 1])
+    other = hasty.topic()
+    assert hasty.seen(topic) == Seen(hasty.id, 0, [1, hasty.id], [], [])
+    answer = hasty.follower.live(want_shut_down=True)
     assert (answer.error_code, answer.is_fenced, answer.should_shut_down) == (E.NONE, False, False)
-    until(lambda: world.seen(topic).leader == 1, "broker 1 leads")
-    assert world.seen(topic) == Seen(1, 1, [1], [], [])
-    assert world.seen(other) == Seen(1, 0, [1], [], [])
-    until(lambda: world.follower.live(want_shut_down=True).should_shut_down, "it may shut down")
-    until(lambda: world.id not in world.client.brokers(), "clients are not told of it")
-    assert world.another().register().error_code == E.DUPLICATE_BROKER_REGISTRATION
-    again = world.another()
-    until(lambda: again.register(previous_broker_epoch=world.follower.epoch).error_code == E.NONE, "it may come back")
+    until(lambda: hasty.seen(topic).leader == 1, "broker 1 leads")
+    assert hasty.seen(topic) == Seen(1, 1, [1], [], [])
+    assert hasty.seen(other) == Seen(1, 0, [1], [], [])
+    until(lambda: hasty.follower.live(want_shut_down=True).should_shut_down, "it may shut down")
+    until(lambda: hasty.id not in hasty.client.brokers(), "clients are not told of it")
+    assert hasty.another().register().error_code == E.DUPLICATE_BROKER_REGISTRATION
+    again = hasty.another()
+    until(lambda: again.register(previous_broker_epoch=hasty.follower.epoch).error_code == E.NONE, "it may come back")
     assert again.live(want_shut_down=True).should_shut_down
     again.leader.close()
     again.controller.close()
 
 
-def test_a_new_process_has_a_new_epoch_and_the_old_one_none(world: World) -> None:
+def test_a_new_process_has_a_new_epoch_and_the_old_one_none(hasty: World) -> None:
     """Another incarnation must wait for the end of a session; the same one may register again under its epoch."""
-    follower = world.join().follower
-    topic = world.topic()
+    follower = hasty.join().follower
+    topic = hasty.topic()
     epoch = follower.epoch
     assert follower.register().broker_epoch == epoch
     assert not follower.live(want_fence=False).is_fenced
-    with world.another() as second:
+    with hasty.another() as second:
         assert second.register().error_code == E.DUPLICATE_BROKER_REGISTRATION
         second.directory = follower.directory
         until(lambda: second.register().error_code == E.NONE, "the session of the first has ended")
         assert second.epoch > epoch
         assert follower.live().error_code == E.STALE_BROKER_EPOCH
-        assert world.seen(topic) == Seen(1, 0, [1], [], [])
+        assert hasty.seen(topic) == Seen(1, 0, [1], [], [])
         assert not second.live().is_fenced
 
 
@@ -419,7 +432,8 @@ def test_what_a_leader_may_ask_for(world: World) -> None:
 def test_who_is_fenced_or_leaving_cannot_be_in_sync(world: World) -> None:
     """INELIGIBLE_REPLICA; and only the leader may ask."""
     world.join()
-    with World(world.cluster).follower as other:
+    with beginning(world.cluster) as beside:
+        other = beside.follower
         other.register()
         _, topic_id = world.topic([world.id, other.broker_id])
         alter = world.follower.alter

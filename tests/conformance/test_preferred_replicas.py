@@ -9,7 +9,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic
-from tests.support.follower_world import BOTH, Cluster, World, running
+from tests.support.follower_world import BOTH, Cluster, World, beginning, running
 
 NOBODY = -1
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -28,17 +28,16 @@ class Told(NamedTuple):
 @pytest.fixture(scope="module", params=BOTH)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Broker 1, of the rack `here`."""
-    with running(request.param, replica_selector_class=SELECTOR, broker_rack="here") as made:
+    settings = {"replica_selector_class": SELECTOR, "broker_rack": "here", "replica_lag_time_max_ms": 5000}
+    with running(request.param, **settings) as made:
         yield made
 
 
 @pytest.fixture
 def world(cluster: Cluster) -> Iterator[World]:
     """A follower in the rack `there`."""
-    made = World(cluster)
-    with made.follower:
+    with beginning(cluster) as made:
         yield made.join(rack="there")
-    made.client.raw.close()
 
 
 def told(world: World, topic: tuple[str, bytes], rack: str, offset: int = 0, version: int = _VERSION) -> Told:

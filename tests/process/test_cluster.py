@@ -117,19 +117,26 @@ def test_what_was_acknowledged_outlives_its_leaders(cluster: Cluster) -> None:
     assert len(writer.acknowledged) == writer.written
 
 
-def test_a_node_that_is_stopped_hands_over_first(cluster: Cluster) -> None:
+@pytest.fixture
+def patient() -> Iterator[Cluster]:
+    """Brokers that wait for one of them for so long that a test would not."""
+    with Cluster(settings={"broker.session.timeout.ms": "60000"}) as made:
+        yield made
+
+
+def test_a_node_that_is_stopped_hands_over_first(patient: Cluster) -> None:
     """Controlled shutdown, of whoever leads the quorum among others: nothing fails, nobody waits for a session to end."""
-    admin = create(cluster, "handed")
-    writer = Writer(cluster, "handed")
-    for node in list(cluster.nodes.values()):
+    admin = create(patient, "handed")
+    writer = Writer(patient, "handed")
+    for node in list(patient.nodes.values()):
         writer.write(300)
         node.stop()
         writer.write(300)
         writer.flush()
-        assert "was not heard for too long" not in "".join(other.log() for other in cluster.nodes.values())
+        assert "was not heard for too long" not in "".join(other.log() for other in patient.nodes.values())
         node.start()
         until(lambda: all(isr == [1, 2, 3] for _, isr in leaders(admin, "handed").values()), "all are in sync")
-    assert read_all(cluster, "handed") == writer.acknowledged
+    assert read_all(patient, "handed") == writer.acknowledged
 
 
 def test_transactions_reach_over_all_brokers(cluster: Cluster) -> None:

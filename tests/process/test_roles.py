@@ -18,7 +18,7 @@ from tests.support.waiting import until
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
-    "broker.session.timeout.ms": "3000",
+    "broker.session.timeout.ms": "60000",
     "broker.heartbeat.interval.ms": "500",
 }
 LEADS = re.compile(r"node (\d+) leads the metadata quorum in epoch (\d+)")
@@ -27,7 +27,7 @@ LEADS = re.compile(r"node (\d+) leads the metadata quorum in epoch (\d+)")
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """Brokers 1 and 2; controllers 3, 4 and 5."""
-    with Cluster(2, 3, settings=SETTINGS) as made:
+    with Cluster(2, 3, settings=SETTINGS, start_timeout_s=180) as made:
         yield made
 
 

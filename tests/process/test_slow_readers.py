@@ -100,7 +100,10 @@ def test_stalled_readers_cost_one_file_reference_and_no_memory(tmp_path: Path, r
             f"{readers} readers: the process grew by {grown / 1024:.0f} KiB, "
             f"the kernel holds {sum(held) / MIB:.1f} MiB, {max(held)} bytes at most for one"
         )
-        assert daemon.num_fds() == descriptors
+        until(
+            lambda: daemon.num_fds() <= descriptors,
+            "no file is open for them, but what a checkpoint needs for a moment",
+        )
         assert grown <= readers * 1024 + 2 * MIB
         assert max(held) <= 2 * SEND_BUFFER_BYTES + LARGEST_PACKET_BYTES
         with RawClient(broker.bootstrap) as other:

@@ -41,7 +41,7 @@ UNORDERED = {"kafka-verifiable-producer", "kafka-consumer-groups", "kafka-groups
 """Tools whose lines come as it happens."""
 LOOKING = {"--describe", "--list", "--verify", "--dry-run", "describe", "list"}
 """Words of those who change nothing."""
-SEEN_WITHIN_S = 10
+SEEN_WITHIN_S = 30
 ALONE = {"kafka-verifiable-producer"}
 """Tools that say their last words when their JVM ends."""
 AT = {"kafka-producer-perf-test": None, "transactional-message-copier": "--broker-list"}

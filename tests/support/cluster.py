@@ -50,7 +50,7 @@ class Cluster:
                 client,
                 {**DEFAULTS, **_of_node(settings or {}, number), **own},
                 arguments=["--cluster-id", CLUSTER_ID],
-                start_timeout_s=60.0,
+                start_timeout_s=180.0,
             )
 
     def __enter__(self) -> Self:

@@ -21,10 +21,13 @@ from tests.support.waiting import until
 
 E = ErrorCode
 SETTINGS: dict[str, object] = {
-    "replica.lag.time.max.ms": 2000,
-    "broker.session.timeout.ms": 4000,
+    "replica.lag.time.max.ms": 60_000,
+    "broker.session.timeout.ms": 60_000,
     "broker.heartbeat.interval.ms": 500,
 }
+"""Nobody falls behind or silent, however slow the machine is."""
+HASTY = {"replica_lag_time_max_ms": 2000, "broker_session_timeout_ms": 4000}
+"""For those who wait for just that."""
 _ids = itertools.count(2)
 
 BOTH = ["barnabas", pytest.param("apache-kafka", marks=needs_kafka)]
@@ -110,6 +113,16 @@ class World:
     def produced(self, topic: tuple[str, bytes], acks: int = 1) -> int:
         """Three records; the error code."""
         return self.client.produce(topic[0], records(), acks)()
+
+
+@contextmanager
+def beginning(cluster: Cluster) -> Iterator[World]:
+    """A follower that has not registered; when it goes it says so, else others would wait for it."""
+    made = World(cluster)
+    with made.follower:
+        yield made
+        made.follower.live(want_fence=True)
+    made.client.raw.close()
 
 
 def records() -> bytes:

@@ -82,12 +82,10 @@ def _parts(log: PartitionLog, options: SegmentOptions, asked: Extent | None) -> 
     transactions = transactions_of(log, end) if options.is_committed else Transactions((), end)
     stable_end = min(transactions.last_stable_offset, asked.stable_end) if asked and options.is_committed else None
     extent = Extent(start, end, transactions.last_stable_offset if stable_end is None else stable_end)
-    first = _first(log, options, extent)
-    last = _last(log, options, extent)
+    first, last = _first(log, options, extent), _last(log, options, extent)
     if first > last:
-        raise BadOption(
-            f"{log.topic}-{log.partition} would be read from offset {first} on, and ends before offset {last}."
-        )
+        raise BadOption(f"{log.topic}-{log.partition} would be read from {first} on, and ends before {last}.")
+    first, last = max(first, extent.start), min(last, extent.stable_end)
     found = []
     for number in range(log.segment_of(first), len(log.bases)):
         base = log.bases[number]
@@ -127,7 +125,7 @@ def _first(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
                 "startingOffsetsByTimestampStrategy=latest reads nothing there."
             )
         return extent.stable_end if found is None else found
-    return extent.start if said == EARLIEST else max(_checked(log, options, said, extent), extent.start)
+    return extent.start if said == EARLIEST else _checked(log, options, said, extent)
 
 
 def _last(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
@@ -136,9 +134,7 @@ def _last(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
     if bound.is_time:
         found = first_at(log, said, extent.stable_end)
         return extent.stable_end if found is None else found
-    if said == LATEST:
-        return extent.stable_end
-    return min(max(_checked(log, options, said, extent), extent.start), extent.stable_end)
+    return extent.stable_end if said == LATEST else _checked(log, options, said, extent)
 
 
 def _checked(log: PartitionLog, options: SegmentOptions, offset: int, extent: Extent) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 pytest.importorskip("pyspark")
@@ -19,17 +20,19 @@ pytest.importorskip("pyarrow")
 
 from barnabas import Broker
 from barnabas.pipeline.session import NoJava, java_version
-from tests.pipeline.killing.archives import Archive
+from tests.pipeline.killing.archives import Decoded
 from tests.pipeline.killing.job import ROOT
 from tests.pipeline.killing.life import Life
 from tests.pipeline.killing.topics import brokers_of, high_watermarks, make, read_on
 from tests.pipeline.killing.warm import WarmDriver
-from tests.support.spark_cluster import SparkCluster
+from tests.support.spark_cluster import SparkCluster, has_ended
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.turn(5)
 
 ROWS = 1_600
+LIMIT_S = 300.0
+MASTER = "org.apache.spark.deploy.master.Master"
 
 
 class Place:
@@ -52,7 +55,7 @@ class Place:
 
     def answer(self, process: subprocess.Popen[str]) -> Any:
         """What it comes to."""
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0
         return json.loads(said)
 
@@ -75,29 +78,48 @@ def test_workers_have_nothing_of_the_pipeline(place: Place) -> None:
     assert place.answer(place.start("imports", "pyspark", *names)) == [["pyspark"], ["pyspark"]]
 
 
-def test_sparks_own_sink_loses_nothing_and_may_send_twice(place: Place) -> None:
-    """docs/pipeline.md, "On a Spark cluster": an executor is killed while it sends, and its task is begun again."""
+def test_sparks_own_sink_loses_nothing_and_may_send_twice(place: Place, tmp_path: Path) -> None:
+    """docs/pipeline.md, "On a Spark cluster": executors are killed while they send, and their tasks are begun again."""
     topic = f"plain-{secrets.token_hex(3)}"
     make(place.broker.bootstrap, topic, 1)
     brokers = brokers_of(place.broker.bootstrap)
-    process = place.start("sink", place.broker.bootstrap, topic, str(ROWS))
-    until(lambda: high_watermarks(brokers, topic, 1) > ROWS // 20, "some have arrived", 120)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    process = place.start("sink", place.broker.bootstrap, topic, str(ROWS), str(gate))
+    until(lambda: process.poll() is not None or high_watermarks(brokers, topic, 1), "some have arrived", LIMIT_S)
     executors = place.cluster.executors()
     assert executors, "somebody sends"
     for executor in executors:
         executor.kill()
-    arrived = high_watermarks(brokers, topic, 1)
-    assert arrived < ROWS, "they were killed in the middle"
-    assert place.answer(process) == ROWS
-    found = Counter(record.value for _, record in read_on(place.broker.bootstrap, topic, {0: 0}))
-    assert found.keys() == {b"%d" % number for number in range(ROWS)}
-    assert found.total() > ROWS, "the task that was begun again has sent again"
+    with open(os.open(gate, os.O_RDWR), "wb"):
+        assert place.answer(process) == ROWS
+    found = Counter(int(record.value or b"") for _, record in read_on(place.broker.bootstrap, topic, {0: 0}))
+    assert found.keys() == set(range(ROWS))
+    assert found.total() > ROWS, "a task that was begun again has sent again"
 
 
-def test_an_archive_holds_every_record_once_whoever_is_killed(place: Place, tmp_path: Path) -> None:
-    """archives.py rules 1 and 2: an executor, a worker with all that it started, and the driver's Python."""
+def test_an_archive_and_its_dead_letters_hold_every_record_once_whoever_is_killed(place: Place, tmp_path: Path) -> None:
+    """archives.py rules 1 to 3: an executor, a worker with all that it started, and the driver's Python."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")
-    with Life(Archive, tmp_path / "life", place.broker, seed, place.cluster, place.driver) as life:
+    with Life(Decoded, tmp_path / "life", place.broker, seed, place.cluster, place.driver) as life:
         life.turn(("executor", "machine", "python"))
         life.finish()
+
+
+def test_a_cluster_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
+    """spark_cluster.py rule 2: a run of tests that is killed leaves no JVM behind."""
+    start = "import sys; from pathlib import Path; from tests.support.spark_cluster import SparkCluster as Cluster\n"
+    hold = "with Cluster(Path(sys.argv[1]), workers=0): print('there', flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", start + hold, str(tmp_path / "cluster")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"there\n"
+        [master] = psutil.Process(starter.pid).children()
+        assert MASTER in master.cmdline()
+        starter.kill()
+    try:
+        until(lambda: has_ended(master), "the master has ended", LIMIT_S)
+    finally:
+        if not has_ended(master):
+            master.kill()

@@ -1,20 +1,20 @@
 """Spark without a job of ours: what a worker can import, and what Spark's own Kafka sink does when it is killed.
 
 python -m tests.pipeline.killing.plain_spark imports NAME...            on a warm driver; says which of them, as JSON
-python -m tests.pipeline.killing.plain_spark sink BOOTSTRAP TOPIC ROWS
+python -m tests.pipeline.killing.plain_spark sink BOOTSTRAP TOPIC ROWS GATE
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.pipeline.killing.warm import come_in
 
-PAUSE_MS = 5
-"""Between two rows of a task: so it is killed in the middle."""
+VALUE_BYTES = 1_000
+"""A quarter of the rows is more than what lies in buffers between a worker's Python and its JVM."""
 
 
 def imports(spark: Any, *names: str) -> list[list[str]]:
@@ -29,10 +29,19 @@ def imports(spark: Any, *names: str) -> list[list[str]]:
     return found
 
 
-def sink(spark: Any, bootstrap: str, topic: str, rows: str) -> int:
-    """So many rows to the topic, as Spark's documentation has it."""
-    slow = f"concat(id, substring(reflect('java.lang.Thread', 'sleep', {PAUSE_MS}L), 9))"
-    values = spark.range(0, int(rows), 1, 2).selectExpr(f"{slow} as value")
+def sink(spark: Any, bootstrap: str, topic: str, rows: str, gate: str) -> int:
+    """So many rows to the topic, as Spark's documentation has it; half-way a task waits for a writer of the gate, a pipe."""
+    from pyspark.sql.functions import udf
+
+    of_a_task = int(rows) // 2
+
+    @udf("string")
+    def value(number: int) -> str:
+        if number % of_a_task == of_a_task // 2:
+            open(gate).close()
+        return f"{number} ".ljust(VALUE_BYTES)
+
+    values = spark.range(0, int(rows), 1, 2).select(value("id").alias("value"))
     values.write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
     return int(rows)
 
@@ -43,5 +52,6 @@ if __name__ == "__main__":
     from barnabas.pipeline import session
 
     held: Any = session.start_session
-    answer = {"imports": imports, "sink": sink}[what](held()[0], *words)
+    jobs: dict[str, Callable[..., Any]] = {"imports": imports, "sink": sink}
+    answer = jobs[what](held()[0], *words)
     print(json.dumps(answer))

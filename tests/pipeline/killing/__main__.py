@@ -1,4 +1,4 @@
-"""`make kill-pipeline`: archive, replay, table and aggregate, killed so many times, here or on a Spark cluster.
+"""`make kill-pipeline`: archives of each format, replays, tables and aggregates, killed so many times, here or on a cluster.
 
     python -m tests.pipeline.killing --count 100 [--seed N] [--cluster] [--only archive] [--seconds 100] [--steps 1]
 
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from barnabas import Broker
 from tests.pipeline.killing.archives import Archive, Decoded
+from tests.pipeline.killing.lakes import DeltaArchive, IcebergArchive, Lake
 from tests.pipeline.killing.life import LOCAL, KillableBroker, Life
 from tests.pipeline.killing.replays import Replay, ReplayOfArchive
 from tests.pipeline.killing.story import Story
@@ -29,7 +30,8 @@ from tests.support.kafka import ApacheKafka
 from tests.support.spark_cluster import SparkCluster
 
 STORIES: dict[str, type[Story]] = {
-    story.name: story for story in (Archive, Replay, Table, Aggregate, Decoded, ReplayOfArchive)
+    story.name: story
+    for story in (Archive, Replay, Table, Aggregate, Decoded, ReplayOfArchive, DeltaArchive, IcebergArchive)
 }
 KILLS_OF_A_LIFE = 8
 SETTINGS = {"offsets.topic.num.partitions": 5, "transaction.state.log.num.partitions": 5}
@@ -114,7 +116,8 @@ def main() -> None:
             spark = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-cluster-")))
             cluster = stack.enter_context(SparkCluster(spark))
         words = LOCAL if cluster is None else cluster.submit_words
-        warm = None if options.cold else stack.enter_context(WarmDriver(words))
+        formats = [kind.format for kind in kinds if issubclass(kind, Lake)]
+        warm = None if options.cold else stack.enter_context(WarmDriver(words, formats))
         run = Run(folder, broker, cluster, warm, options.seconds)
         seed = options.seed
         while not run.is_over and sum(run.kills.values()) < options.count:

@@ -7,6 +7,7 @@ RULES    1. After every kill the folder, read by Arrow without any manifest, hol
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -61,10 +62,14 @@ class Archive(Story):
             "moved": Moment(counted(self.into, "topic=*/date=*/*.parquet"), 4),
         }
 
+    def files(self) -> list[Path]:
+        """Where a stranger looks."""
+        return sorted(self.into.glob("topic=*/date=*/*.parquet"))
+
     def listed(self) -> dict[At, dict[str, Any]]:
         """The rows that a stranger finds (rule 1)."""
         found: dict[At, dict[str, Any]] = {}
-        for path in sorted(self.into.glob("topic=*/date=*/*.parquet")):
+        for path in self.files():
             for row in pq.ParquetFile(path).read().to_pylist():
                 place = (row["partition"], row["offset"])
                 assert place not in found, f"{place} is there twice"

@@ -3,8 +3,9 @@
 RULES    1. Here, the driver is killed: the whole process group, Python alone while its JVM is in the middle of something (the
             next run does not wait for that JVM), or itself before a random step of its commit (`dying.py`). On a warm driver
             (`warm.py`) it is Python alone, and what it had Spark do works against the next run, which may end with a sentence.
-         2. On a cluster an executor, a worker, a worker with all that it started, or the broker goes too, at most three in a
-            turn, and comes back. The job has to live through all but the broker's death, which may end it with a sentence.
+         2. The broker goes too, alone or before the driver, and comes back. On a cluster so do an executor, a worker, or a
+            worker with all that it started, at most three in a turn. The job has to live through all but the broker's death,
+            which may end it with a sentence.
          3. After every turn the story is checked; at its end a run is not disturbed, and all must be there. An archive is
             audited then.
          4. What was done is written down as it is done; the seed does it again, as far as the machine does.
@@ -18,7 +19,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -59,7 +60,7 @@ class Life:
 
     def __init__(
         self,
-        kind: Callable[[str, Path, random.Random], Story],
+        kind: Callable[[str, Path, random.Random, Mapping[str, str]], Story],
         folder: Path,
         broker: KillableBroker,
         seed: int,
@@ -68,7 +69,8 @@ class Life:
     ) -> None:
         folder.mkdir(parents=True)
         self._rng = random.Random(seed)
-        self._story = kind(broker.bootstrap, folder, self._rng)
+        self._environment = warm.environment if warm else {}
+        self._story = kind(broker.bootstrap, folder, self._rng, self._environment)
         self._folder = folder
         self._broker = broker
         self._cluster = cluster
@@ -138,8 +140,7 @@ class Life:
         return self._job(self._story.words(), f"run-{self.runs}", die_at)
 
     def _job(self, words: list[str], name: str, die_at: int = 0) -> Job:
-        environment = self._warm.environment if self._warm else None
-        return Job([*words, *self._where()], self._folder / name, die_at, self._story.into, environment)
+        return Job([*words, *self._where()], self._folder / name, die_at, self._story.into, self._environment)
 
     def _where(self) -> list[str]:
         return LOCAL if self._cluster is None else self._cluster.submit_words
@@ -182,7 +183,7 @@ class Life:
         whole = ("driver",) if self._warm is None else ()
         driver = self._rng.choice((*whole, "python", *(("step",) if self._story.has_steps else ())))
         if self._cluster is None:
-            return (driver,)
+            return self._rng.choice(((driver,), (driver,), ("broker",), ("broker", driver)))
         others = [self._rng.choice(OTHERS) for _ in range(self._rng.randrange(1, 4))]
         return tuple(others) if self._rng.random() < 0.6 else (*others[:1], driver)
 

@@ -1,17 +1,23 @@
-"""Spark without a job of ours: what a worker can import, and what Spark's own Kafka sink does when it is killed.
+"""Spark without a job of ours: what a worker can import, what Spark's own Kafka sink sends, what is in a table.
 
-python -m tests.pipeline.killing.plain_spark imports NAME...            on a warm driver; says which of them, as JSON
+python -m tests.pipeline.killing.plain_spark imports NAME...            says which of them, as JSON
 python -m tests.pipeline.killing.plain_spark sink BOOTSTRAP TOPIC ROWS GATE
+python -m tests.pipeline.killing.plain_spark copy FORMAT TABLE TARGET   a table of Delta or Iceberg, as Parquet
+
+On a warm driver, or for `copy` on a Spark of its own.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from tests.pipeline.killing.warm import come_in
+from tests.pipeline.killing.warm import PORT, come_in
 
 VALUE_BYTES = 1_000
 """A quarter of the rows is more than what lies in buffers between a worker's Python and its JVM."""
@@ -46,12 +52,24 @@ def sink(spark: Any, bootstrap: str, topic: str, rows: str, gate: str) -> int:
     return int(rows)
 
 
+def copy(spark: Any, kind: str, table: str, target: str) -> str:
+    """What Spark's reader of a table finds, written down for others."""
+    from barnabas.pipeline.jobs.writing import own_session
+
+    own_session(spark).read.format(kind).load(table).write.parquet(target)
+    return target
+
+
 if __name__ == "__main__":
     _, what, *words = sys.argv
-    come_in()
+    if PORT in os.environ:
+        come_in()
     from barnabas.pipeline import session
 
-    held: Any = session.start_session
-    jobs: dict[str, Callable[..., Any]] = {"imports": imports, "sink": sink}
-    answer = jobs[what](held()[0], *words)
+    with tempfile.TemporaryDirectory() as scratch:
+        formats = words[:1] if what == "copy" else ()
+        started, _ = session.start_session("plain", Path(scratch), Path(scratch) / "spark.log", formats=formats)
+        jobs: dict[str, Callable[..., Any]] = {"imports": imports, "sink": sink, "copy": copy}
+        answer = jobs[what](started, *words)
+        started.stop()
     print(json.dumps(answer))

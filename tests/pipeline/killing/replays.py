@@ -15,7 +15,7 @@ from tests.pipeline.killing.story import Moment, Story, headers_of
 from tests.pipeline.killing.topics import PARTITIONS, Record, high_watermarks, make, read_on, send
 
 RECORDS = 4 * RECORDS_PER_TRANSACTION
-"""A partition's: some transactions of it."""
+"""A partition's: some transactions of it. They are of three days, so that their archive is few files."""
 
 
 class Replay(Story):
@@ -23,6 +23,7 @@ class Replay(Story):
 
     name = "replay"
     has_steps = False
+    apart_ms = 1000
     source: tuple[str, ...] = ()
 
     def __init__(self, *args: Any) -> None:
@@ -93,7 +94,7 @@ class ReplayOfArchive(Replay):
             return
         super().send_more()
         words = ["archive", "--bootstrap", self.bootstrap, "--topic", self.topic, "--into", str(self.into)]
-        job = Job([*words, "--master", "local[2]"], self.folder / "archive")
+        job = Job([*words, "--master", "local[2]"], self.folder / "archive", environment=self.environment)
         try:
             assert job.wait() == 0, job.complaints
         finally:

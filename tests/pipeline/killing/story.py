@@ -6,7 +6,7 @@ import glob
 import random
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -31,11 +31,15 @@ class Story(ABC):
     """Whether an audit has the last word."""
     has_steps: ClassVar[bool] = True
     """Whether the driver changes a folder, step by step."""
+    apart_ms: ClassVar[int] = MINUTE_MS
+    """From a record's timestamp to the next one's."""
 
-    def __init__(self, bootstrap: str, folder: Path, rng: random.Random) -> None:
+    def __init__(self, bootstrap: str, folder: Path, rng: random.Random, environment: Mapping[str, str]) -> None:
         self.bootstrap = bootstrap
         self.folder = folder
         self.rng = rng
+        self.environment = environment
+        """How what it starts itself comes to a driver that is warm."""
         self.into = folder / "into"
         self.topic = f"killed-{self.name}-{secrets.token_hex(3)}"
         self.brokers = brokers_of(bootstrap)
@@ -68,9 +72,9 @@ class Story(ABC):
         return False
 
     def next_ms(self) -> int:
-        """The timestamp of the next record: a minute after the last one."""
+        """The timestamp of the next record."""
         self.count += 1
-        return START_MS + self.count * MINUTE_MS
+        return START_MS + self.count * self.apart_ms
 
 
 def counted(folder: Path, pattern: str) -> Callable[[], int]:

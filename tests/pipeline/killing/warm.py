@@ -28,10 +28,10 @@ PORT = "PYSPARK_GATEWAY_PORT"
 
 
 class WarmDriver:
-    """A Python that starts Spark with these words of a job's command line, and keeps it."""
+    """A Python that starts Spark with these words of a job's command line and these formats' jars, and keeps it."""
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self._words = list(words)
+    def __init__(self, words: Sequence[str], formats: Sequence[str] = ()) -> None:
+        self._words = [",".join(formats), *words]
         self._temporary = tempfile.TemporaryDirectory(prefix="warm-driver-")
         self.environment: dict[str, str] = {}
 
@@ -60,14 +60,14 @@ class WarmDriver:
         self._temporary.cleanup()
 
 
-def hold(door: Path, words: Sequence[str]) -> None:
+def hold(door: Path, formats: Sequence[str], words: Sequence[str]) -> None:
     """Start Spark, say how to come in, and wait for the end of standard input."""
     from barnabas.pipeline.session import SessionSettings, start_session
 
     given = dict(zip(words[::2], words[1::2], strict=True))
     more = tuple(value for name, value in zip(words[::2], words[1::2], strict=True) if name == "--spark")
     wishes = SessionSettings(master=given["--master"], spark=more, driver_memory=given.get("--driver-memory", "1g"))
-    spark, _ = start_session("warm", door.parent, door.parent / "spark.log", wishes=wishes)
+    spark, _ = start_session("warm", door.parent, door.parent / "spark.log", wishes=wishes, formats=formats)
     gateway: Any = spark.sparkContext._gateway
     said = {
         PORT: str(gateway.gateway_parameters.port),
@@ -110,4 +110,4 @@ def come_in() -> None:
 
 
 if __name__ == "__main__":
-    hold(Path(sys.argv[1]), sys.argv[2:])
+    hold(Path(sys.argv[1]), [name for name in sys.argv[2].split(",") if name], sys.argv[3:])

@@ -124,6 +124,31 @@ def test_moments_name_the_first_record_that_is_as_late(log: Log, tmp_path: Path,
     assert offsets(startingTimestamp=str(NOW_MS + 29_001), startingOffsetsByTimestampStrategy="latest") == []
 
 
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_segments_outside_what_is_asked_for_are_not_opened(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    """planning.py rule 1: by offsets and by moments; only the newest is, which says where the log ends."""
+    log.close()
+    opened: set[str] = set()
+    really_open = Path.open
+
+    def noting(path: Path, *words: Any) -> Any:
+        opened.add(path.name)
+        return really_open(path, *words)
+
+    monkeypatch.setattr(Path, "open", noting)
+    offsets = [json.dumps({"t": {"0": offset}}) for offset in (13, 17)]
+    for asked in (
+        {"startingOffsets": offsets[0], "endingOffsets": offsets[1]},
+        {"startingTimestamp": str(NOW_MS + 13_000), "endingTimestamp": str(NOW_MS + 17_000)},
+    ):
+        opened.clear()
+        assert numbers(read(tmp_path, kafka_isolation_level=level, **asked)) == [13, 14, 15, 16]
+        logs = {name for name in opened if name.endswith(".log")}
+        assert logs == {f"{base:020}.log" for base in (12, 15, 27)}
+
+
 def test_times_that_go_back_are_found_in_the_order_of_offsets(tmp_path: Path) -> None:
     """planning.py rule 4: the first offset, not the earliest moment."""
     log = log_at(tmp_path)

@@ -16,6 +16,8 @@ pytestmark = [needs_kafka, pytest.mark.turn(2)]
 
 PARTITIONS = 3
 COUNT = 60
+QUICK = {**SETTINGS, "broker.session.timeout.ms": "3000"}
+"""Whoever comes instead of a node that could not say goodbye waits for the end of its session."""
 
 
 def write(bootstrap: str, name: str) -> list[bytes]:
@@ -57,13 +59,13 @@ def is_whole(bootstrap: str) -> bool:
 
 def test_three_nodes_are_kafkas_and_ours_in_turn() -> None:
     """Kafka's go on with what ours have written, quorum and metadata too; and back, though two of Kafka's were killed."""
-    with Cluster(settings=SETTINGS) as ours:
+    with Cluster(settings=QUICK) as ours:
         admin = AdminClient({"bootstrap.servers": ours.bootstrap})
         admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)
         written = write(ours.bootstrap, "ours")
         for node in ours.nodes.values():
             node.stop()
-        with ApacheCluster(3, SETTINGS, instead_of=ours) as kafka:
+        with ApacheCluster(3, QUICK, instead_of=ours) as kafka:
             assert sorted(read(kafka.bootstrap, COUNT)) == sorted(written)
             written += write(kafka.bootstrap, "kafka")
             kafka.stop(1)

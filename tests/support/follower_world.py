@@ -89,6 +89,10 @@ class World:
         assert found is not None
         return found
 
+    def will_see(self, topic: tuple[str, bytes], expected: Seen) -> None:
+        """Wait until clients are told just this: a broker hears of what its controller has done, and has answered, later."""
+        until(lambda: self.client.seen(topic[0]) == expected, f"of {topic[0]} clients are told {expected}")
+
     def fetch_until(self, topic: tuple[str, bytes], offset: int, isr: list[int], **how: Any) -> Seen:
         """Live and fetch on until the ISR is this one."""
 

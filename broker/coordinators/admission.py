@@ -3,7 +3,8 @@
 RULES    1. Where a partition has records of the transaction already, nothing is asked. Else the coordinator must know the
             partition as part of the transaction, or is told that it becomes one (producers of version 2).
          2. A marker that is written while the coordinator is being asked ends the admission: what came after it would
-            never be ended itself.
+            never be ended itself. Not so the marker of the transaction before, which has the epoch of the next one since
+            version 2: it comes while the question waits to be sent to a coordinator on another broker.
          3. What one producer asks is answered in the order in which it asked, or its records would change places. Where
             its records have been turned away, later ones wait for them; unless others have led meanwhile, who may have
             let them in.
@@ -154,10 +155,11 @@ class Admission:
         """A marker is about to be appended (rule 2)."""
         producer_id = marker.producer_id
         for asking in self._asking.get(producer_id, ()):
-            asking.ended.add(partition)
+            if not _ends_the_one_before(marker, asking.producer.epoch):
+                asking.ended.add(partition)
         turned_away = self._turned_away.get((partition, producer_id))
-        if turned_away is not None and (marker.version < WITH_BUMPS or turned_away.epoch != marker.epoch):
-            del self._turned_away[partition, producer_id]  # else they belong to the transaction after this one
+        if turned_away is not None and not _ends_the_one_before(marker, turned_away.epoch):
+            del self._turned_away[partition, producer_id]
 
     def _known(self, key: TopicPartition, producer: Expected) -> Producer | None:
         """What a partition knows of a producer, if that is at hand."""
@@ -258,6 +260,11 @@ class Admission:
     def _leader_epoch(self, key: TopicPartition) -> int:
         partition = self._replicas.partitions.get(key)
         return NO_EPOCH if partition is None else partition.leader_epoch
+
+
+def _ends_the_one_before(marker: Marker, epoch: int) -> bool:
+    """Whether records with this epoch belong to the transaction after the marker's."""
+    return marker.version >= WITH_BUMPS and epoch == marker.epoch
 
 
 def _told(verdict: ErrorCode, support: Support) -> KafkaError:

@@ -143,6 +143,20 @@ def test_the_marker_of_the_last_transaction_does_not_close_the_door_of_the_next(
     assert rig.told == [{}]
 
 
+def test_the_marker_of_the_last_transaction_may_come_while_the_coordinator_is_asked_about_the_next(rig: Rig) -> None:
+    """Rule 2: it was on its way before, and what comes after it belongs to the next one."""
+    producer = begin(rig.coordinator)
+    add(rig.coordinator, producer, 0)
+    rig.append(producer)
+    _, following = end(rig.coordinator, producer)
+    rig.coordinator.advance(60)
+    rig.log.is_holding = True
+    assert rig.admit(following) is None
+    assert rig.mark(following) is ErrorCode.NONE
+    rig.log.release()
+    assert rig.told == [{}]
+
+
 def test_a_producer_is_answered_in_order(rig: Rig) -> None:
     """Rule 3: the second question waits for the first."""
     producer = begin(rig.coordinator)

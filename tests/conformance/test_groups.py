@@ -36,10 +36,10 @@ from protocol.messages.stored import GroupMetadataValue
 from protocol.records import headers, records
 from protocol.schema import Message
 from tests.scenarios.comparing import differences, played, with_topics
-from tests.scenarios.kafka_brokers import Brokers
+from tests.scenarios.kafka_brokers import Brokers, PatientWorld
 from tests.scenarios.random_lives import KINDS, Life
 from tests.scenarios.run import SETTINGS, Runner, settings_of
-from tests.support.group_world import FakeLog, LocalWorld, SocketWorld, local_world
+from tests.support.group_world import FakeLog, LocalWorld, local_world
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.raw_client import RawClient
 from tests.unit.broker.test_runtime import commit_request, join_request
@@ -136,10 +136,10 @@ def test_the_same_life_leaves_the_same_records_and_reads_back_alike(tmp_path: Pa
     for text in texts:
         Runner(ours).run(text)
     with ApacheKafka({**SETTINGS, "auto.create.topics.enable": "false"}, data_dir=tmp_path / "data") as kafka:
-        theirs = SocketWorld(kafka.bootstrap)
+        theirs = PatientWorld(kafka.bootstrap)
         theirs.find_coordinator()
         for text in texts:
-            Runner(theirs).run(text)
+            theirs.play(text)
         kept = commit_request(42, group="kept")
         theirs.create_topic("t", 1)
         theirs.ask(kept, 8)

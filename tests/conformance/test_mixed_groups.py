@@ -34,8 +34,9 @@ from tests.conformance.test_group_clients import (
     kafka_python_member,
 )
 from tests.conformance.test_groups import log_of
+from tests.scenarios.kafka_brokers import PatientWorld
 from tests.scenarios.run import SETTINGS, Runner
-from tests.support.group_world import FakeLog, SocketWorld, local_world
+from tests.support.group_world import FakeLog, local_world
 from tests.support.kafka import ApacheKafka, free_port, needs_kafka, run_tool
 from tests.support.waiting import until
 
@@ -100,11 +101,11 @@ def test_the_same_migrations_leave_the_same_records(tmp_path: Path) -> None:
     texts = {name: (SCENARIOS / f"{name}.txt").read_text() for name in ("migrating", "static_members")}
     ours = local_world(SETTINGS)
     with ApacheKafka({**SETTINGS, "auto.create.topics.enable": "false"}, data_dir=tmp_path / "data") as kafka:
-        theirs = SocketWorld(kafka.bootstrap)
+        theirs = PatientWorld(kafka.bootstrap)
         theirs.find_coordinator()
         for text in texts.values():
             Runner(ours).run(text)
-            assert Runner(theirs).run(text) == text
+            assert theirs.play(text) == text
         theirs.close()
     logs = [log_of(tmp_path / "data" / f"__consumer_offsets-{index}") for index in range(5)]
     for group in ("mg-up", "mg-st"):

@@ -133,9 +133,9 @@ def test_segments_outside_what_is_asked_for_are_not_opened(
     opened: set[str] = set()
     really_open = Path.open
 
-    def noting(path: Path, *words: Any) -> Any:
+    def noting(path: Path, *words: Any, **more: Any) -> Any:
         opened.add(path.name)
-        return really_open(path, *words)
+        return really_open(path, *words, **more)
 
     monkeypatch.setattr(Path, "open", noting)
     offsets = [json.dumps({"t": {"0": offset}}) for offset in (13, 17)]

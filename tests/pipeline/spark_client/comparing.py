@@ -16,14 +16,24 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from barnabas import Broker
-from tests.pipeline.spark_client import bounds, leaders, losing, outages, reading, sinking, streaming, transactions
+from tests.pipeline.spark_client import (
+    bounds,
+    leaders,
+    losing,
+    outages,
+    queries,
+    reading,
+    sinking,
+    streaming,
+    transactions,
+)
 from tests.pipeline.spark_client.rig import CLUSTER_SCENARIOS, SCENARIOS, SETTINGS, Rig, Scenario
 from tests.support.cluster import DEFAULTS, Cluster
 from tests.support.kafka import ApacheKafka
 from tests.support.kafka_cluster import ApacheCluster
 from tests.support.waiting import until
 
-MODULES = (bounds, reading, transactions, losing, streaming, sinking, outages, leaders)
+MODULES = (bounds, reading, transactions, losing, streaming, sinking, queries, outages, leaders)
 """What fills the two tables."""
 NODES = 3
 OURS, THEIRS = "Barnabas", "Apache Kafka"

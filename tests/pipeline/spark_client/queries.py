@@ -1,0 +1,332 @@
+"""Whole queries, as Spark's own pages write them: SQL, foreachBatch, joins of streams, state, many tasks, other consumers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from tests.pipeline.spark_client.rig import Answer, Rig, failure_of, numbered, offsets, rows, scenario
+from tests.pipeline.spark_client.streaming import flat, holds
+from tests.pipeline.topics import MINUTE_MS, START_MS
+
+DEPRECATED = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+
+
+def copy(rig: Rig, frame: DataFrame, topic: str | None, mode: str = "append", **options: str) -> Any:
+    """A stream into the sink, to its end; the query."""
+    said = {"kafka.bootstrap.servers": rig.bootstrap, **({} if topic is None else {"topic": topic}), **options}
+    writer = frame.writeStream.format("kafka").options(**said).outputMode(mode)
+    query = writer.option("checkpointLocation", str(rig.folder / "c")).trigger(availableNow=True).start()
+    rig.ended(query)
+    return query
+
+
+@scenario
+def a_view_in_sql(rig: Rig) -> Answer:
+    """CREATE TEMPORARY VIEW ... USING kafka, asked and joined in SQL; INSERT INTO another one."""
+    source, target = rig.topic(2, numbered(12, 2)), rig.topic(1)
+    for name, options in (("source", f"subscribe '{source}'"), ("target", f"subscribe '{target}', topic '{target}'")):
+        rig.spark.sql(
+            f"CREATE TEMPORARY VIEW {name} USING kafka OPTIONS (kafka.bootstrap.servers '{rig.bootstrap}', {options})"
+        )
+    counted = rig.spark.sql(
+        "SELECT CAST(key AS STRING) AS k, count(*) AS n, max(offset) AS last FROM source GROUP BY k ORDER BY k"
+    )
+    found = [tuple(row) for row in counted.collect()]
+    inserted = failure_of(rig.spark.sql, "INSERT INTO target SELECT key, value FROM source")
+    return found, str(inserted) if isinstance(inserted, DataFrame) else inserted, rig.values(target)
+
+
+@scenario
+def two_topics_in_foreach_batch(rig: Rig) -> Answer:
+    """Each trigger's batch is kept and written to two topics by the batch sink; a second run goes on."""
+    source, even, odd = rig.topic(1, numbered(10)), rig.topic(1), rig.topic(1)
+
+    def split(batch: DataFrame, _number: int) -> None:
+        batch = batch.select("key", "value", "offset").coalesce(1).persist()
+        for name, rest in ((even, 0), (odd, 1)):
+            rig.write(batch.where(f.col("offset") % 2 == rest).drop("offset"), name)
+        batch.unpersist()
+
+    for start in (10, 20):
+        writer = rig.stream(source, maxOffsetsPerTrigger="4").writeStream.foreachBatch(split)
+        rig.ended(writer.option("checkpointLocation", str(rig.folder / "c")).trigger(availableNow=True).start())
+        rig.send(source, numbered(10, 1, start))
+    return rig.rows(even), rig.rows(odd)
+
+
+@scenario
+def two_topics_joined(rig: Rig) -> Answer:
+    """Two streams joined by key within an hour, inner and outer, with watermarks, in two runs of one checkpoint."""
+    left, right = rig.topic(2, numbered(20, 2)), rig.topic(1, numbered(10, 1, 5))
+    found = []
+    for kind in ("inner", "leftOuter"):
+        joined = []
+        for start in (200, 400):
+            one = rig.stream(left).withWatermark("timestamp", "10 minutes").alias("one")
+            two = rig.stream(right).withWatermark("timestamp", "10 minutes").alias("two")
+            near = "one.value = two.value AND two.timestamp BETWEEN one.timestamp - INTERVAL 1 HOUR AND one.timestamp"
+            both = one.join(two, f.expr(near), kind).select(
+                *("one.topic", "one.partition", "one.offset", "one.value", f.col("two.value").alias("key"))
+            )
+            joined.append(flat(rig.drain(both, kind)))
+            if kind == "inner":
+                rig.send(left, numbered(4, 2, start))
+                rig.send(right, numbered(4, 1, start))
+        found.append(joined)
+    return found
+
+
+@scenario
+def duplicates_over_restarts(rig: Rig) -> Answer:
+    """dropDuplicates keeps its state while the broker is stopped and killed between runs."""
+    topic = rig.topic(1, numbered(10))
+    found = []
+    for start, end in ((5, rig.node.stop), (10, rig.node.kill), (18, rig.node.stop)):
+        frame = rig.stream(topic, maxOffsetsPerTrigger="7").dropDuplicates(["value"])
+        found.append(sorted(row[4] for row in flat(rig.drain(frame))))
+        rig.send(topic, numbered(10, 1, start))
+        end()
+        rig.node.start()
+    return found
+
+
+@scenario
+def windows_into_a_topic(rig: Rig) -> Answer:
+    """Counts by window of event time into the sink, in update and in append mode; late records are left out."""
+    source = rig.topic(2, numbered(60, 2))
+    rig.send(source, numbered(2, 2, 600))
+    found = []
+    for mode in ("update", "append"):
+        target = rig.topic(1)
+        for _ in range(2):
+            stream = rig.stream(source, maxOffsetsPerTrigger="20").withWatermark("timestamp", "20 minutes")
+            counts = stream.groupBy(f.window("timestamp", "15 minutes"), "key").count()
+            told = counts.select("key", f.to_json(f.struct(f.col("window.start").cast("long"), "count")).alias("value"))
+            writer = (
+                told.writeStream.format("kafka")
+                .outputMode(mode)
+                .options(**{"kafka.bootstrap.servers": rig.bootstrap, "topic": target})
+            )
+            query = writer.option("checkpointLocation", str(rig.folder / mode)).trigger(availableNow=True).start()
+            rig.ended(query)
+            late = [{"key": b"late", "value": b"", "partition": 0, "timestamp": START_MS}]
+            rig.send(source, [*late, *numbered(2, 2, 900)])
+        found.append(sorted((row[3], row[4]) for row in rig.rows(target)))
+    return found
+
+
+@scenario
+def all_counts_of_every_trigger(rig: Rig) -> Answer:
+    """Complete mode: the sink gets the whole result again with each trigger."""
+    source, target = rig.topic(1, numbered(12)), rig.topic(1)
+    counts = rig.stream(source, maxOffsetsPerTrigger="5").groupBy("key").count()
+    copy(rig, counts.select("key", f.col("count").cast("string").alias("value")), target, "complete")
+    return sorted((row[3], row[4]) for row in rig.rows(target))
+
+
+@scenario
+def a_rate_into_partitions(rig: Rig) -> Answer:
+    """Spark's rate source into the sink, a column says the partition: each value once, in its order."""
+    topic = rig.topic(3)
+    rate = (
+        rig.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "10").option("numPartitions", "1").load()
+    )
+    frame = rate.select(f.col("value").cast("string"), (f.col("value") % 3).cast("int").alias("partition"))
+    writer = frame.writeStream.format("kafka").options(**{"kafka.bootstrap.servers": rig.bootstrap, "topic": topic})
+    query = (
+        writer.option("checkpointLocation", str(rig.folder / "c")).trigger(processingTime="100 milliseconds").start()
+    )
+    try:
+        rig.different(topic, 60)
+    finally:
+        query.stop()
+    return [(row[1], row[2], row[4]) for row in rig.rows(topic) if row[2] < 20]
+
+
+@scenario
+def rows_choose_topics(rig: Rig) -> Answer:
+    """A stream whose column says the topic, then one whose option wins over it."""
+    source, one, two = rig.topic(1, numbered(10)), rig.topic(1), rig.topic(1)
+    name = f.when(f.col("offset") % 3 == 0, one).otherwise(two)
+    frame = rig.stream(source).select("key", "value", name.alias("topic"))
+    copy(rig, frame, None)
+    rig.send(source, numbered(6, 1, 10))
+    copy(rig, frame, one)
+    return rig.rows(one), rig.rows(two)
+
+
+@scenario
+def many_tasks_at_once(rig: Rig) -> Answer:
+    """Forty tasks of one write, and forty parts of one read of it."""
+    topic = rig.topic(5)
+    frame = rig.spark.range(2000).repartition(40).select(f.col("id").cast("string").alias("value"))
+    rig.write(frame, topic)
+    read = rig.read(topic, minPartitions="40")
+    values = Counter(bytes(row.value) for row in read.select("value").collect())
+    return len(values), set(values.values())
+
+
+@scenario
+def large_headers(rig: Rig) -> Answer:
+    """A thousand headers, and one of half a megabyte, into the sink and out of the source."""
+    topic = rig.topic(1)
+    many, large = [(f"h{n}", b"%d" % n) for n in range(1000)], [("", bytes(500_000))]
+    columns = "key binary, value binary, headers array<struct<key: string, value: binary>>"
+    frame = rig.rows_to_send(columns, (b"many", b"v", many), (b"large", None, large), (b"both", b"", many + large))
+    rig.write(frame.coalesce(1), topic)
+    return [
+        (key, value, len(headers), sum(len(data) for _, data in headers))
+        for *_, key, value, headers in rig.rows(topic, includeHeaders="true")
+    ]
+
+
+@scenario
+def topics_that_asking_does_not_make(rig: Rig) -> Answer:
+    """A batch and a stream of an unknown topic: the error, and whether the topic is there then."""
+    found = []
+    for allow in ("true", "false"):
+        name = f"{rig.name}-{allow}"
+        setting = {"kafka.allow.auto.create.topics": allow}
+        found.append(
+            (failure_of(rig.offsets, name, **setting), failure_of(rig.drain, rig.stream(name, **setting), name))
+        )
+        found.append(rig.brokers.exists(name))
+    return found
+
+
+@scenario
+def producers_of_other_settings(rig: Rig) -> Answer:
+    """A round robin of partitions, keys that are not looked at, batches that linger, a transactional id."""
+    topic = rig.topic(4)
+    frame = rig.rows_to_send("key string, value string", *(("k", f"v{n}") for n in range(40))).coalesce(1)
+    package = "org.apache.kafka.clients.producer"
+    rig.write(
+        frame, topic, **{"kafka.partitioner.class": f"{package}.RoundRobinPartitioner", "kafka.batch.size": "100"}
+    )
+    spread = len({partition for partition, _ in rig.offsets(topic)})
+    rig.write(
+        frame, topic, **{"kafka.linger.ms": "500", "kafka.batch.size": "1000000", "kafka.buffer.memory": "2000000"}
+    )
+    rig.write(frame, topic, **{"kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7"})
+    refused = failure_of(rig.write, frame, topic, **{"kafka.transactional.id": rig.name})
+    return spread, sorted(rig.values(topic)), refused  # type: ignore[type-var]
+
+
+@scenario
+def settings_that_the_sink_refuses(rig: Rig) -> Answer:
+    """Serializers and modes that must not be said, and no servers at all."""
+    topic = rig.topic(1)
+    frame = rig.rows_to_send("value string", ("v",))
+    refused = [
+        failure_of(rig.write, frame, topic, **{f"kafka.{name}": "x"}) for name in ("key.serializer", "value.serializer")
+    ]
+    refused.append(failure_of(rig.write, frame, topic, **{"kafka.acks": "7"}))
+    refused.append(failure_of(rig.write, frame, topic, **{"kafka.bootstrap.servers": ""}))
+    for mode in ("overwrite", "ignore"):
+        writer = frame.write.format("kafka").mode(mode).option("topic", topic)
+        refused.append(failure_of(writer.option("kafka.bootstrap.servers", rig.bootstrap).save))
+    return refused, rig.values(topic)
+
+
+@scenario
+def reports_of_a_copy(rig: Rig) -> Answer:
+    """From topic to topic: what comes in, what goes out, and how far behind the source is, trigger by trigger."""
+    source, target = rig.topic(2, numbered(20, 2)), rig.topic(1)
+    query = copy(rig, rig.stream(source, maxOffsetsPerTrigger="8").select("key", "value"), target)
+    return [
+        (one["numInputRows"], one["sink"]["numOutputRows"], [part["metrics"] for part in one["sources"]])
+        for one in (json.loads(report.json) for report in query.recentProgress)
+    ]
+
+
+@scenario
+def topics_join_a_checkpoint(rig: Rig) -> Answer:
+    """A second topic is named in a later run of a checkpoint, then the first is not named any more."""
+    one, two = rig.topic(1, numbered(6)), rig.topic(2, numbered(6, 2))
+    found = []
+    for names in (one, f"{one},{two}", two):
+        found.append(failure_of(rig.drain, rig.stream(names, failOnDataLoss="false")))
+        for name in (one, two):
+            rig.send(name, numbered(3, 1, 50))
+    return found
+
+
+@scenario
+def options_change_between_runs(rig: Rig) -> Answer:
+    """maxOffsetsPerTrigger, minPartitions and headers of a checkpoint's next run."""
+    topic = rig.topic(2, numbered(20, 2, headers=[("h", b"1")]))
+    found = []
+    for start, options in (
+        (20, {"maxOffsetsPerTrigger": "6"}),
+        (40, {"minPartitions": "7"}),
+        (60, {"includeHeaders": "true"}),
+    ):
+        found.append(rig.drain(rig.stream(topic, **options)))
+        rig.send(topic, numbered(20, 2, start, headers=[("h", b"2")]))
+    return found
+
+
+@scenario
+def a_broker_restarts_within_a_batch(rig: Rig) -> Answer:
+    """Parts of a batch are fetched one after the other, the broker stopped and killed between them."""
+    topic = rig.topic(4, numbered(40, 4))
+    rows_one_by_one = rig.read(topic).select("partition", "offset").toLocalIterator()
+    found = [tuple(next(rows_one_by_one)) for _ in range(10)]
+    for end in (rig.node.stop, rig.node.kill):
+        end()
+        rig.node.start()
+        found += [tuple(next(rows_one_by_one)) for _ in range(10)]
+    return sorted([*found, *map(tuple, rows_one_by_one)])
+
+
+@scenario
+def the_older_way_to_offsets(rig: Rig) -> Answer:
+    """useDeprecatedOffsetFetching: a consumer in a group asks for offsets, by name, pattern, partition and time."""
+    rig.spark.conf.set(DEPRECATED, "true")
+    topic = rig.topic(3, numbered(30, 3))
+    since = {"startingTimestamp": str(START_MS + 12 * MINUTE_MS)}
+    batches = [
+        rig.offsets(topic),
+        rig.offsets(topic, **since),
+        rig.offsets(None, subscribePattern=f"{rig.name}-[0-9]", minPartitions="7"),
+        rig.offsets(None, assign={topic: [0, 2]}, endingOffsets={topic: {"0": 4, "2": -1}}),
+    ]
+    first = rig.drain(rig.stream(topic, maxOffsetsPerTrigger="12"))
+    rig.grow(topic, 4)
+    rig.send(topic, numbered(8, 4, 30))
+    return batches, first, flat(rig.drain(rig.stream(topic))), rig.drain(rig.stream(topic, **since), "since")
+
+
+@scenario
+def the_newer_consumer(rig: Rig) -> Answer:
+    """group.protocol=consumer (KIP-848): batches and streams, and with the older way to offsets its groups, too."""
+    topic = rig.topic(3, numbered(30, 3))
+    name = f"{rig.name}-{rig.bootstrap.rpartition(':')[2]}"
+    newer = {"kafka.group.protocol": "consumer", "groupIdPrefix": name}
+    found: list[Any] = [rig.rows(topic, **newer), rig.drain(rig.stream(topic, maxOffsetsPerTrigger="12", **newer))]
+    rig.spark.conf.set(DEPRECATED, "true")
+    found.append(failure_of(rig.rows, topic, **newer))
+    rig.send(topic, numbered(6, 3, 30))
+    found.append(failure_of(rig.drain, rig.stream(topic, **newer)))
+    return found
+
+
+@scenario
+def fetches_that_wait(rig: Rig) -> Answer:
+    """fetch.min.bytes that a topic never has, and fetches of a few bytes: a stream that goes on sees what comes."""
+    topic = rig.topic(2, numbered(10, 2))
+    patient = {"kafka.fetch.min.bytes": "10000000", "kafka.fetch.max.wait.ms": "200"}
+    tiny = {"kafka.fetch.max.bytes": "1", "kafka.max.partition.fetch.bytes": "1", "kafka.receive.buffer.bytes": "1024"}
+    found = []
+    for number, settings in enumerate((patient, tiny)):
+        with rig.running(rig.stream(topic, **settings), f"c{number}") as (_, batches):
+            holds(batches, 10 + 6 * number)
+            rig.send(topic, numbered(6, 2, 10 + 6 * number))
+            holds(batches, 16 + 6 * number)
+        found.append(flat(batches))
+    return found, offsets(rig.read(topic, **tiny)), rows(rig.read(topic, **patient))

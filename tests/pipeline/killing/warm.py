@@ -3,6 +3,7 @@
 RULES    1. A job starts in two seconds, so that many can be killed.
          2. What a killed job had Spark do goes on: the next one has a ghost beside it that writes, commits and sends, for
             longer than any JVM that has lost its Python would.
+         3. What workers need of us is sent to them once, for all jobs: Spark takes a file from one path only.
 NOT HERE Drivers that are killed whole (`job.py`).
 """
 
@@ -63,11 +64,13 @@ class WarmDriver:
 def hold(door: Path, formats: Sequence[str], words: Sequence[str]) -> None:
     """Start Spark, say how to come in, and wait for the end of standard input."""
     from barnabas.pipeline.session import SessionSettings, start_session
+    from barnabas.pipeline.shipping import ship
 
     given = dict(zip(words[::2], words[1::2], strict=True))
     more = tuple(value for name, value in zip(words[::2], words[1::2], strict=True) if name == "--spark")
     wishes = SessionSettings(master=given["--master"], spark=more, driver_memory=given.get("--driver-memory", "1g"))
     spark, _ = start_session("warm", door.parent, door.parent / "spark.log", wishes=wishes, formats=formats)
+    ship(spark)
     gateway: Any = spark.sparkContext._gateway
     said = {
         PORT: str(gateway.gateway_parameters.port),
@@ -97,12 +100,10 @@ def come_in() -> None:
         spark = SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=context.getConf()))
         return SparkSession(spark), "a warm driver's"
 
-    shipped: Any = sending.ship
-
     def ship(spark: Any) -> None:
-        """The first one ships for all."""
-        if not spark.sparkContext._jsc.sc().listFiles().size():
-            shipped(spark)
+        """It is there since the JVM started; each Python tells its tasks of it."""
+        files = spark.sparkContext._jsc.sc().listFiles()
+        spark.sparkContext._python_includes += [files.apply(at).rpartition("/")[2] for at in range(files.size())]
 
     sessions.start_session = held
     sending.ship = ship

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -205,6 +206,84 @@ def test_a_manifest_that_was_altered_is_seen(spark: Any, copy: AuditSettings) ->
     next(one for one in file["contents"] if one["partition"] == 0)["checksum"] += 1
     path.write_text(json.dumps(said))
     assert found(spark, copy) == {"altered_files": [file["path"]]}
+
+
+def test_a_manifest_whose_offsets_were_altered_is_seen(spark: Any, copy: AuditSettings) -> None:
+    """audit.py: what was written lies within what was read, and of a partition that nobody read nothing was written."""
+    entries = sorted((copy.archive / "_barnabas" / "manifest").glob("*.json"))
+    good = [path.read_text() for path in entries]
+    said = json.loads(good[0])
+    next(read for read in said["ranges"] if (read["topic"], read["partition"]) == ("one", 0))["start"] += 5
+    entries[0].write_text(json.dumps(said))
+    with pytest.raises(JobError, match=r"contradicts itself about one-0"):
+        audit(spark, copy)
+    for path, text in zip(entries, good, strict=True):
+        said = json.loads(text)
+        said["ranges"] = [read for read in said["ranges"] if (read["topic"], read["partition"]) != ("two", 1)]
+        path.write_text(json.dumps(said))
+    with pytest.raises(JobError, match=r"contradicts itself about two-1"):
+        audit(spark, copy)
+
+
+def test_files_of_other_kinds_and_links_are_named(spark: Any, copy: AuditSettings, tmp_path: Path) -> None:
+    """audited_files.py rule 1: a day that was moved and linked is whole; a day linked twice is there twice."""
+    first, second, third, *_ = files_of(copy)
+    first.parent.rename(tmp_path / "moved")
+    first.parent.symlink_to(tmp_path / "moved")
+    assert found(spark, copy) == {}
+    twin = copy.archive / "topic=one" / "date=2027-01-01"
+    twin.symlink_to(tmp_path / "moved")
+    hidden = second.with_name("_hidden.parquet")
+    shutil.copyfile(second, hidden)
+    shutil.copyfile(second, copy.archive / "_barnabas" / "copy.parquet")
+    count = pq.ParquetFile(first).metadata.num_rows
+    third.unlink()
+    os.mkfifo(third)
+    lost = ROUND - sum(pq.ParquetFile(path).metadata.num_rows for path in (first, second))
+    assert found(spark, copy) == {
+        "unknown_files": names(copy, hidden, *(twin / path.name for path in first.parent.iterdir())),
+        "unreadable_files": names(copy, third),
+        "doubled": count,
+        "lost": lost,
+    }
+
+
+def test_what_was_decoded_is_decoded_again(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    """audited_decoding.py rule 1: `data` and `error` altered, made up, and taken away; a map, a time, a tombstone."""
+    create(broker.bootstrap, "decoded", 1)
+    texts = [b'{"a": %d, "m": {"x": %d, "y": null}, "t": "2026-01-01T00:00:00.123456Z"}' % (n, n) for n in range(10)]
+    values = [*texts, b"no JSON", b'{"a": "b"}', b'{"a": null}', b"{}", None]
+    send(broker.bootstrap, "decoded", [{"value": value, "timestamp": START_MS} for value in values])
+    (schema := tmp_path / "schema.ddl").write_text("a int, m map<string, int>, t timestamp")
+    audited = AuditSettings(bootstrap=broker.bootstrap, archive=tmp_path / "archive")
+    archiving = ArchiveSettings(bootstrap=broker.bootstrap, into=audited.archive, topic=("decoded",))
+    assert archive(spark, replace(archiving, decode="json", schema=schema)).malformed == 2
+    assert found(spark, audited) == {}
+    [path] = files_of(audited, "decoded")
+    good = path.read_bytes()
+    table = pq.ParquetFile(path).read()
+    changes: list[tuple[int, str, Any]] = [
+        (1, "data", {"a": 99, "m": [("x", 1), ("y", None)], "t": table["data"][1].as_py()["t"]}),
+        (2, "data", None),
+        (3, "data", {**table["data"][3].as_py(), "m": [("x", 3)]}),
+        (4, "data", {**table["data"][4].as_py(), "t": table["data"][4].as_py()["t"].replace(microsecond=123457)}),
+        (10, "data", {"a": 1, "m": None, "t": None}),
+        (11, "error", None),
+        (12, "error", "made up"),
+        (14, "data", {"a": None, "m": None, "t": None}),
+    ]
+    rows = table.to_pylist()
+    for at, column, value in changes:
+        rows[at][column] = value
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), path)
+    report = audit(spark, audited)
+    assert (report.agrees, report.misdecoded) == (False, len(changes))
+    assert report.altered_files == names(audited, path)
+    assert sum(getattr(report, kind) for kind in KINDS) == 0, "the records are what they were"
+    path.write_bytes(good)
+    file = audited.archive / "_barnabas" / "archive.json"
+    file.write_text(file.read_text().replace("integer", "string"))
+    assert audit(spark, audited).unreadable_files == names(audited, path), "another schema than it was written with"
 
 
 def test_what_an_archive_is_of_is_held_against_the_topics(spark: Any, copy: AuditSettings) -> None:

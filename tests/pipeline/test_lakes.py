@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
-from barnabas.pipeline.brokers import Brokers
+from barnabas.pipeline.brokers import Brokers, Place
 from barnabas.pipeline.jobs import keeping
 from barnabas.pipeline.store import lakes
 from barnabas.pipeline.store.folder import ArchiveFolder
@@ -124,3 +124,23 @@ def test_a_table_that_somebody_changed_is_found_by_an_audit(spark: Any, kafka_br
     finding = audit(spark, AuditSettings(bootstrap=kafka_broker.bootstrap, archive=settings.into))
     assert (finding.agrees, finding.lost, finding.altered, finding.strange) == (False, 1, 1, 1)
     assert finding.altered_files == [f"{topic}-0", f"{topic}-1"]
+
+
+def test_a_manifest_that_lost_rounds_of_a_table_is_refused(tmp_path: Path) -> None:
+    """store/lakes.py rule 1: a round is begun when all before it are in the manifest."""
+    folder = ArchiveFolder(tmp_path / "a")
+    with folder.held():
+        folder.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"}, "delta")
+    assert not lakes.is_under_way(folder, 0)
+    lakes.write_plan(folder, 0, {Place("t", 0): 5})
+    assert lakes.is_under_way(folder, 0)
+    assert lakes.read_plan(folder, 0) == {Place("t", 0): 5}
+    assert lakes.read_plan(folder, 1) == {}
+    lakes.write_plan(folder, 2, {Place("t", 0): 5})
+    for look in (lakes.is_under_way, lakes.read_plan):
+        with pytest.raises(JobError, match="ends before entry 0, and round 2 was begun: entries are missing"):
+            look(folder, 0)
+    for text in ("{", "[]", '{"round": 0}', '{"round": null, "ends": []}'):
+        folder.round_file.write_text(text)
+        with pytest.raises(JobError, match=r"round.json is damaged"):
+            lakes.is_under_way(folder, 0)

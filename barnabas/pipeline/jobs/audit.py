@@ -103,6 +103,7 @@ class AuditReport:
     unknown_files: list[str]
     altered_files: list[str]
     unreadable_files: list[str]
+    misdecoded: int
     partitions: list[dict[str, Any]]
     examples: list[dict[str, Any]]
     days: dict[str, int]
@@ -133,10 +134,10 @@ def audit(spark: SparkSession, settings: AuditSettings, tell: Tell = lambda _: N
                 f"The topic {name} was deleted and made again since it was archived: they cannot be compared."
             )
     own = own_session(spark)
-    is_files = identity.sink == PARQUET
+    is_all = not settings.topic
     files = (
-        AuditedFiles(own, folder, manifest, topics, lying, is_all=not settings.topic)
-        if is_files
+        AuditedFiles(own, folder, manifest, topics, lying, is_all=is_all)
+        if identity.sink == PARQUET
         else AuditedTable(own, folder, manifest, topics)
     )
     report = _Audit(own, settings, brokers, folder, manifest, topics, files, tell).run()
@@ -194,6 +195,7 @@ class _Audit:
             unknown_files=self._files.unknown,
             altered_files=self._files.altered,
             unreadable_files=self._files.unreadable,
+            misdecoded=self._files.misdecoded,
             partitions=[{**asdict(place), "pending": place.pending, "agrees": place.agrees} for place in places],
             examples=examples,
             days=_days(self._manifest, self._topics),
@@ -269,8 +271,11 @@ def _places(
     starts, ends = brokers.starts(places), brokers.ends(places)
     found = {}
     for place in places:
-        ranges = manifest.ranges.get(place)
-        if ranges is None:  # of a partition that came later nothing is archived yet
+        ranges = manifest.ranges.get(place, [])
+        written = contents_of(manifest.files.values(), place)
+        if is_files and (_total(ranges) != _total(written) or not _are_within(written, ranges)):
+            raise JobError(f"The manifest contradicts itself about {place}: its files and its ranges do not add up.")
+        if not ranges:  # of a partition that came later nothing is archived yet
             start = starts[place]
             found[place] = PartitionAudit(*place, start, ends[place], start, start, start)
             continue
@@ -279,15 +284,18 @@ def _places(
             raise JobError(f"{place} ends at {ends[place]}, and it is archived up to {end}: it is not what it was.")
         start = min(max(starts[place], first), end)
         found[place] = PartitionAudit(*place, starts[place], ends[place], first, end, start)
-        written = contents_of(manifest.files.values(), place)
-        if is_files and _total(ranges) != _total(written):
-            raise JobError(f"The manifest contradicts itself about {place}: its files and its ranges do not add up.")
     return found
 
 
 def _total(parts: Sequence[Range] | Sequence[Contents]) -> tuple[int, int]:
     """How many records, and their checksum."""
     return sum(part.count for part in parts), add_up(part.checksum for part in parts)
+
+
+def _are_within(written: Sequence[Contents], ranges: Sequence[Range]) -> bool:
+    """Whether nothing was written but what was read."""
+    start, end = (ranges[0].start, ranges[-1].end) if ranges else (0, 0)
+    return all(start <= part.first <= part.last < end for part in written)
 
 
 def _hashed(records: DataFrame) -> DataFrame:

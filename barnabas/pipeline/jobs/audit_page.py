@@ -119,7 +119,9 @@ def _files(report: Any) -> list[str]:
         "Files that are not what the manifest says": report.altered_files,
         "Files that cannot be read": report.unreadable_files,
     }
-    return [
+    words = "records whose data or error is not what the value decodes to"
+    wrong = [f"<p class='no'>{report.misdecoded:,} {words}</p>"] if report.misdecoded else []
+    return wrong + [
         f"<h2 class='no'>{title}: {len(paths):,}</h2><ul>{''.join(f'<li>{_safe(path)}</li>' for path in paths[:50])}</ul>"
         for title, paths in faults.items()
         if paths

@@ -3,7 +3,8 @@
 RULES    1. What the table holds of a partition, by count and checksum, must be what the manifest's ranges add up to;
             where it is not, the partition is called altered.
          2. What lies behind the manifest's ends is a round under way; when none is, it is looked at like the rest.
-NOT HERE The comparison with the topic (`audit.py`).
+NOT HERE The comparison with the topic (`audit.py`); whether `data` is what the value decodes to, which only files are asked
+         (`audited_files.py`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class AuditedTable:
         self.unreadable: list[str] = []
         self.altered: list[str] = []
         self.readable: list[str] = []
+        self.misdecoded = 0
 
     def check(self) -> None:
         """Hold the table against the manifest (rule 1)."""

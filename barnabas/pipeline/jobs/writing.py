@@ -13,7 +13,7 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.checksums import joined, record_hash, sums
@@ -83,11 +83,15 @@ def contents_by_file(records: DataFrame) -> tuple[dict[str, list[Contents]], int
     return found, malformed
 
 
+def path_inside() -> Column:
+    """The path of a record's file inside the archive."""
+    return f.element_at(f.split(f.col("_metadata.file_path"), "/(?=topic=)"), -1).alias("path")
+
+
 def contents_of_files(records: DataFrame) -> DataFrame:
     """What each file holds of each partition."""
-    path = f.element_at(f.split(f.col("_metadata.file_path"), "/(?=topic=)"), -1)
     return (
-        records.select(path.alias("path"), "partition", "offset", "error", record_hash().alias("hash"))
+        records.select(path_inside(), "partition", "offset", "error", record_hash().alias("hash"))
         .groupBy("path", "partition")
         .agg(
             f.min("offset").alias("first"),

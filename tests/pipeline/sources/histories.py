@@ -392,7 +392,7 @@ def compare(spark: SparkSession, broker: Any, history: History, count: int) -> l
     found = []
     for number, options in enumerate(history.questions(count)):
         said = {**options, "kafka.bootstrap.servers": broker.bootstrap}
-        straight = partial(within_spark, spark) if number % 10 == 0 else from_the_files
+        straight = partial(within_spark, spark) if number % 10 == 9 else from_the_files
         through = through_the_broker(spark, broker.bootstrap, options)
         while not is_same(through, answer := straight(broker.data_dir, said)):
             before, through = through, through_the_broker(spark, broker.bootstrap, options)

@@ -21,7 +21,8 @@ from tests.support.kafka import ApacheKafka, needs_kafka
 pytestmark = pytest.mark.turn(4)
 
 SEED = int(os.environ.get("HISTORIES_SEED") or random.randrange(2**32))
-QUESTIONS = 12
+QUESTIONS = 9
+"""The tenth would start workers of Spark for the segment source; test_segment_source.py has those."""
 
 
 @pytest.mark.parametrize("kind", [Broker, pytest.param(ApacheKafka, marks=needs_kafka)])

@@ -16,14 +16,14 @@ from typing import Any, Self
 import pytest
 
 from barnabas import Broker
-from tests.support.kafka import free_port, kafka_home, needs_kafka, tool_command
+from tests.support.kafka import CONNECT_JAR, free_port, kafka_home, needs_kafka, tool_command
 from tests.support.waiting import until
 
 pytestmark = [needs_kafka, pytest.mark.turn(1)]
 
 WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 FILES = "org.apache.kafka.connect.file.FileStream"
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 class Worker:
@@ -35,7 +35,7 @@ class Worker:
             "bootstrap.servers": bootstrap,
             "group.id": "workers",
             "listeners": f"HTTP://127.0.0.1:{self.port}",
-            "plugin.path": kafka_home() / "libs" / "connect-file-4.3.1.jar",
+            "plugin.path": kafka_home() / "libs" / CONNECT_JAR,
             "plugin.discovery": "service_load",
             "exactly.once.source.support": "enabled",
             "offset.flush.interval.ms": 500,

@@ -37,6 +37,7 @@ HERE = Path(__file__).parent
 NODE = HERE.parent / "conformance" / "java" / "Node.java"
 KAFKA_VERSION = "4.3.1"
 BROKER_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
+CONNECT_JAR = f"connect-file-{KAFKA_VERSION}.jar"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 60.0
@@ -336,11 +337,11 @@ def _answers_api_versions(host: str, port: int) -> bool:
 
 def fetch_jars() -> None:
     """Copy Kafka's jars into `kafka_home()/libs` through Maven, or end with a sentence."""
-    if kafka_classpath() is not None:
+    libs = kafka_home() / "libs"
+    if all((libs / jar).is_file() for jar in (CONNECT_JAR, BROKER_JAR)):
         return
     if java_command() is None or shutil.which("mvn") is None:
         raise SystemExit("Kafka's jars need a JDK 17 and Maven (mvn): install both, then run make kafka-jars.")
-    libs = kafka_home() / "libs"
     libs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".jars-", dir=kafka_home()) as work:
         # A copy of the pom, so that Maven leaves nothing beside our sources.
@@ -351,6 +352,7 @@ def fetch_jars() -> None:
         )
         if outcome.returncode != 0:
             raise SystemExit(f"Maven did not copy Kafka's jars to {libs}: its own lines above say why.")
+        (kafka_home() / ARCHIVE).unlink(missing_ok=True)  # it is of the jars that there were
         # The broker's own jar comes last: it stands for all of them.
         for jar in sorted((Path(work) / "libs").iterdir(), key=lambda path: path.name == BROKER_JAR):
             jar.replace(libs / jar.name)

@@ -248,6 +248,17 @@ def test_files_of_other_kinds_and_links_are_named(spark: Any, copy: AuditSetting
     }
 
 
+def test_a_timestamp_of_microseconds_is_archived_and_audited(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    """manifest.py rule 4: a year of five digits, and more of it in another run."""
+    create(broker.bootstrap, "far", 1, message_timestamp_after_max_ms=str(2**63 - 1))
+    audited = AuditSettings(bootstrap=broker.bootstrap, archive=tmp_path / "archive")
+    for _ in range(2):
+        send(broker.bootstrap, "far", [{"value": b"x", "timestamp": START_MS * 1000}])
+        archive(spark, ArchiveSettings(bootstrap=broker.bootstrap, into=audited.archive, topic=("far",)))
+    assert [path.parent.name for path in files_of(audited, "far")] == ["date=+57971-02-25"] * 2
+    assert found(spark, audited) == {}
+
+
 def test_what_was_decoded_is_decoded_again(spark: Any, broker: Broker, tmp_path: Path) -> None:
     """audited_decoding.py rule 1: `data` and `error` altered, made up, and taken away; a map, a time, a tombstone."""
     create(broker.bootstrap, "decoded", 1)

@@ -20,6 +20,7 @@ from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import create, minutes, read_all, send
 
 PARTITIONS = 2
+FOUND = ("lost", "doubled", "altered", "strange", "unknown_files", "altered_files", "unreadable_files", "misdecoded")
 
 
 class Killed(BaseException):
@@ -99,31 +100,72 @@ def test_a_round_that_is_cut_anywhere_is_there_once(
     assert (finding.agrees, finding.records) == (True, 120)
 
 
-@pytest.mark.turn(4)
-def test_a_table_that_somebody_changed_is_found_by_an_audit(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    """jobs/audited_table.py rules 1 and 2: a record deleted, one altered, one added behind the end."""
-    needs_jars("delta")
+@pytest.fixture
+def lake(spark: Any, kafka_broker: Any, tmp_path: Path, request: pytest.FixtureRequest) -> ArchiveSettings:
+    """Twenty records of a topic, decoded, in two rounds in a table."""
+    kind = request.param
+    needs_jars(kind)
     topic = f"changed-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic, PARTITIONS)
-    send(kafka_broker.bootstrap, topic, minutes(20, PARTITIONS))
-    settings = ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,), format="delta")
-    assert archive(spark, settings).records == 20
+    (schema := tmp_path / "schema.ddl").write_text("a int")
+    values = [{**record, "value": b'{"a": %d}' % number} for number, record in enumerate(minutes(20, PARTITIONS))]
+    settings = ArchiveSettings(
+        bootstrap=kafka_broker.bootstrap,
+        into=tmp_path / "a",
+        topic=(topic,),
+        format=kind,
+        decode="json",
+        schema=schema,
+    )
+    for half in (values[:10], values[10:]):
+        send(kafka_broker.bootstrap, topic, half)
+        assert archive(spark, settings).records == 10
+    return settings
+
+
+def finding_of(spark: Any, settings: ArchiveSettings) -> Any:
+    return audit(spark, AuditSettings(bootstrap=settings.bootstrap, archive=settings.into))
+
+
+def faults(report: Any) -> dict[str, Any]:
+    found = {name: getattr(report, name) for name in FOUND if getattr(report, name)}
+    assert report.agrees == (not found)
+    return found
+
+
+@pytest.mark.turn(4)
+@pytest.mark.parametrize("lake", ["delta"], indirect=True)
+def test_a_table_that_somebody_changed_is_found_by_an_audit(spark: Any, lake: ArchiveSettings) -> None:
+    """jobs/audited_table.py rules 1 and 2: a day alone, which no checksum covers; then all else at once."""
+    [topic] = lake.topic
     for wish, words in (
-        (replace(settings, format="iceberg"), "was begun with --format delta"),
-        (replace(settings, format="hudi"), "takes parquet, delta, iceberg"),
+        (replace(lake, format="iceberg"), "was begun with --format delta"),
+        (replace(lake, format="hudi"), "takes parquet, delta, iceberg"),
     ):
         with pytest.raises(JobError, match=words):
             archive(spark, wish)
-    table = f"delta.`{settings.into / 'records'}`"
-    spark.sql(f"DELETE FROM {table} WHERE partition = 0 AND offset = 3")
-    spark.sql(f"UPDATE {table} SET value = X'00' WHERE partition = 1 AND offset = 4")
-    added = spark.read.format("delta").load(str(settings.into / "records")).where("partition = 0 AND offset = 0")
-    added.selectExpr("* except (offset)", "99L as offset").write.format("delta").mode("append").save(
-        str(settings.into / "records")
-    )
-    finding = audit(spark, AuditSettings(bootstrap=kafka_broker.bootstrap, archive=settings.into))
-    assert (finding.agrees, finding.lost, finding.altered, finding.strange) == (False, 1, 1, 1)
-    assert finding.altered_files == [f"{topic}-0", f"{topic}-1"]
+    path = str(lake.into / "records")
+    table, one, other = f"delta.`{path}`", f"{topic}-0", f"{topic}-1"
+    spark.sql(f"UPDATE {table} SET date = date'2030-01-01' WHERE partition = 1 AND offset = 4")
+    assert faults(finding_of(spark, lake)) == {"altered_files": [other]}
+    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 1")
+    for offset, change in {5: "value = X'00'", 6: "data = named_struct('a', 99)", 7: "error = 'bad'"}.items():
+        spark.sql(f"UPDATE {table} SET {change} WHERE partition = 1 AND offset = {offset}")
+    spark.sql(f"DELETE FROM {table} WHERE partition = 1 AND offset = 4")
+    row = spark.read.format("delta").load(path).where("partition = 0 AND offset = 0").localCheckpoint()
+    for added in ({}, {"offset": "99L"}, {"topic": "'ghost'"}, {"topic": "string(null)"}):
+        made = [f"{added.get(name, name)} as {name}" for name in row.columns]
+        row.selectExpr(*made).write.format("delta").mode("append").save(path)
+    assert faults(finding_of(spark, lake)) == {
+        "lost": 1,
+        "altered": 1,
+        "doubled": 1,
+        "strange": 2,
+        "altered_files": [one, other],
+        "unknown_files": ["ghost-0"],
+        "unreadable_files": ["1 records without topic, partition or offset"],
+        "misdecoded": 3,
+    }
 
 
 def test_a_manifest_that_lost_rounds_of_a_table_is_refused(tmp_path: Path) -> None:

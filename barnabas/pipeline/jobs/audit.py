@@ -138,7 +138,7 @@ def audit(spark: SparkSession, settings: AuditSettings, tell: Tell = lambda _: N
     files = (
         AuditedFiles(own, folder, manifest, topics, lying, is_all=is_all)
         if identity.sink == PARQUET
-        else AuditedTable(own, folder, manifest, topics)
+        else AuditedTable(own, folder, manifest, topics, is_all=is_all)
     )
     report = _Audit(own, settings, brokers, folder, manifest, topics, files, tell).run()
     report.seconds = round(time.monotonic() - started, 1)

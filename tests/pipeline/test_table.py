@@ -43,7 +43,7 @@ def test_the_highest_offset_of_a_partition_wins_and_the_later_time_among_partiti
     old = literal(
         spark, (b"a", b"0", 0, 0, 5000), (b"b", b"9", 1, 9, 600), (b"c", b"8", 0, 0, 1), (b"d", b"7", 0, 0, 1)
     )
-    assert values(merge(old, news)) == {b"a": b"2", b"b": b"9", b"d": b"7"}
+    assert values(merge(old, news)) == {b"a": b"2", b"b": b"9", b"c": None, b"d": b"7"}
 
 
 def test_runs_bring_a_table_up_to_date(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
@@ -85,3 +85,25 @@ def test_runs_bring_a_table_up_to_date(spark: Any, kafka_broker: Any, tmp_path: 
     with pytest.raises(JobError, match=f"is the table of the topic {topic}"):
         table(spark, TableSettings(bootstrap=kafka_broker.bootstrap, topic=other, into=tmp_path / "t"))
     assert COLUMNS.startswith("key binary")
+
+
+def test_an_older_record_of_a_later_round_brings_no_deleted_key_back(
+    spark: Any, kafka_broker: Any, tmp_path: Path
+) -> None:
+    """table.py rule 4: a key with records in two partitions, the deletion in the first round, what it deletes in the last."""
+    topic = f"deleted-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic)
+    older = [
+        {"key": b"k" if n == 7 else b"%d" % n, "value": b"old", "partition": 1, "timestamp": START_MS + n}
+        for n in range(8)
+    ]
+    deletion = {"key": b"k", "value": None, "partition": 0, "timestamp": START_MS + MINUTE_MS}
+    send(kafka_broker.bootstrap, topic, [deletion, *older])
+    settings = TableSettings(
+        bootstrap=kafka_broker.bootstrap, topic=topic, into=tmp_path / "t", max_offsets_per_trigger=4
+    )
+    report = table(spark, settings)
+    assert report.rounds > 2
+    assert report.rows == 7
+    assert values(spark.read.parquet(str(tmp_path / "t" / "current"))).keys() == {b"%d" % n for n in range(7)}
+    assert not (tmp_path / "t" / "current" / "_deleted").exists(), "forgotten by who has caught up"

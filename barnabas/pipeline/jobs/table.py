@@ -1,11 +1,14 @@
 """The latest value of each key of a topic, as a Parquet table that is brought up to date: what a compacted topic means.
 
 FORMAT   current/*.parquet       the table, whole
+         current/_deleted/       keys that are deleted, while rounds are to follow (rule 4); readers pass it by
          _barnabas/table.json    which version counts, of which topic, and up to which offsets
 RULES    1. Version and offsets count together or not at all (`store/versions.py`).
          2. The record with the highest offset of a partition wins. Where a key has records in several partitions, the later
             timestamp does.
          3. A record without a value deletes its key; a record without a key is counted, and left out.
+         4. What a round deleted is known to those that follow in catching up: a record of another partition may come
+            later though it is older. Whoever has caught up forgets it.
 NOT HERE Decoding values: the table has bytes.
 """
 
@@ -16,6 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -30,6 +34,7 @@ from barnabas.pipeline.store.versions import OWN, Versions
 from barnabas.pipeline.telling import Tell
 from barnabas.pipeline.trouble import JobError
 
+DELETED = "_deleted"
 COLUMNS = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
 
 
@@ -123,7 +128,8 @@ class _Run:
             if not spans:
                 return self._report
             began = time.monotonic()
-            records = self._round(spans)
+            is_last = all(span.end == ends[place] for place, span in spans.items())
+            records = self._round(spans, may_forget=is_last or topic.partitions == 1)
             held = self._ends()
             said = {"version": self._state.version, "records": records, "rows": self._state.rows}
             behind = sum(end - held.get(place, waiting[place].start) for place, end in ends.items())
@@ -133,12 +139,12 @@ class _Run:
         """Where the next round starts."""
         return {Place(self._state.topic, int(number)): end for number, end in self._state.ends.items()}
 
-    def _round(self, spans: dict[Place, Span]) -> int:
+    def _round(self, spans: dict[Place, Span], *, may_forget: bool) -> int:
         """One round; how many records it had."""
         records = read_spans(self._spark, self._settings, spans)
         version = self._state.version + 1
         staged = self._versions.stage()
-        merge(self._table(), latest_by_key(records)).write.mode("append").parquet(str(staged))
+        self._write(merge(self._known(), latest_by_key(records)), staged, may_forget=may_forget)
         counted = records.select(f.count("*").alias("all"), f.count("key").alias("keyed")).first()
         assert counted is not None, "an aggregate has one row"
         rows = self._spark.read.schema(COLUMNS).parquet(str(staged)).count()
@@ -152,10 +158,24 @@ class _Run:
         self._report.rows, self._report.version = rows, version
         return int(counted["all"])
 
-    def _table(self) -> DataFrame:
+    def _write(self, latest: DataFrame, staged: Path, *, may_forget: bool) -> None:
+        """The table, and what is deleted if that must be known (rule 4)."""
+        try:
+            if not may_forget:
+                latest.persist(StorageLevel.DISK_ONLY)  # written twice, read once
+                latest.where("value is null").write.parquet(str(staged / DELETED))
+            latest.where("value is not null").write.mode("append").parquet(str(staged))
+        finally:
+            latest.unpersist()
+
+    def _known(self) -> DataFrame:
+        """The latest record of each key so far, those that delete theirs among them (rule 4)."""
         if not self._state.version:
             return no_records(self._spark, COLUMNS)
-        return self._spark.read.schema(COLUMNS).parquet(str(self._versions.path(self._state.version)))
+        version = self._versions.path(self._state.version)
+        read = self._spark.read.schema(COLUMNS)
+        rows = read.parquet(str(version))
+        return rows.union(read.parquet(str(version / DELETED))) if (version / DELETED).exists() else rows
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
@@ -179,7 +199,7 @@ def latest_by_key(records: DataFrame) -> DataFrame:
 
 
 def merge(rows: DataFrame, news: DataFrame) -> DataFrame:
-    """The table with what is new: a key's newer record replaces its row, one without a value removes it."""
+    """What is known with what is new: a key's newer record replaces its row, one without a value too (rule 3)."""
     columns = ("key", "value", "partition", "offset", "timestamp")
     old = rows.select(f.struct(*columns).alias("old"), "key")
     new = news.select(f.struct(*columns).alias("new"), "key")
@@ -189,8 +209,7 @@ def merge(rows: DataFrame, news: DataFrame) -> DataFrame:
         | (f.col("old.timestamp") <= f.col("new.timestamp"))
     )
     row = f.when(is_newer, f.col("new")).otherwise(f.col("old"))
-    both = old.join(new, "key", "full_outer").select(row.alias("row"))
-    return both.where("row.value is not null").select("row.*")
+    return old.join(new, "key", "full_outer").select(row.alias("row")).select("row.*")
 
 
 def _state(versions: Versions, cluster: str, topic: Topic) -> _State:

@@ -194,10 +194,10 @@ class _Run:
     def catch_up(self) -> AggregateReport:
         """Rounds up to what the topic holds now."""
         self._versions.settle()
-        self._show()
         ends = self._origin.ends()
         while self._round(ends):
             pass
+        self._show()  # also when the run that read it was killed at once
         return self._report()
 
     def follow(self) -> AggregateReport:

@@ -47,7 +47,7 @@ _KNOWN = (
 )
 _OURS = re.compile(r"^barnabas\.pipeline\.[\w.]+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 """What our own code said on a worker, or while Spark planned; Python's trace stands before it."""
-_CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w.$]+\.)?(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
+_CAUSE = re.compile(r"^(?:Caused by: |: )?(?:[\w.$]+\.)?(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
 
 
 _NO_JVM = "JAVA_GATEWAY_EXITED"

@@ -110,6 +110,8 @@ def test_a_failure_of_spark_comes_down_to_one_sentence() -> None:
         "An error occurred while calling o1.\norg.apache.X: Job aborted\nCaused by: a.b.OddException: too odd\n\tat y"
     )
     assert sentence_of(RuntimeError(unknown)) == "Spark failed with OddException: too odd"
+    without_cause = "An error occurred while calling o1.\n: a.b.OddException: [ODD] too odd\n\tat y"
+    assert sentence_of(RuntimeError(without_cause)) == "Spark failed with OddException: [ODD] too odd"
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,15 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from py4j.protocol import Py4JError
+
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
 from barnabas.pipeline.brokers import Brokers, Place
 from barnabas.pipeline.jobs import keeping
 from barnabas.pipeline.store import lakes
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.reading import read_archive
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.trouble import JobError, sentence_of
 from tests.pipeline.topics import create, minutes, read_all, send
 
 PARTITIONS = 2
@@ -166,6 +168,44 @@ def test_a_table_that_somebody_changed_is_found_by_an_audit(spark: Any, lake: Ar
         "unreadable_files": ["1 records without topic, partition or offset"],
         "misdecoded": 3,
     }
+
+
+@pytest.mark.turn(2)
+@pytest.mark.parametrize("lake", ["delta"], indirect=True)
+def test_a_log_of_delta_that_lost_a_commit_is_found(spark: Any, lake: ArchiveSettings) -> None:
+    """jobs/audited_table.py rule 1: the last one is a table without its last round; another one is no table at all."""
+    forget = spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache
+    commits = sorted((lake.into / "records" / "_delta_log").glob("*.json"))
+    assert len(commits) == 2
+    held = commits[1].read_bytes()
+    for path in (lake.into / "records" / "_delta_log").glob(f"*{commits[1].stem}.*"):
+        path.unlink()
+    forget()
+    report = finding_of(spark, lake)
+    assert (report.agrees, report.lost, len(report.altered_files)) == (False, 10, PARTITIONS)
+    commits[1].write_bytes(held)
+    commits[0].unlink()
+    forget()
+    with pytest.raises(Py4JError) as refused:
+        finding_of(spark, lake)
+    assert "DELTA_TRUNCATED_TRANSACTION_LOG" in sentence_of(refused.value)
+
+
+@pytest.mark.turn(5)
+@pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
+def test_a_table_of_iceberg_that_was_taken_back_is_found(spark: Any, lake: ArchiveSettings) -> None:
+    """jobs/audited_table.py rule 1: the snapshot before the last counts again."""
+    assert finding_of(spark, lake).agrees
+    catalog = f"spark.sql.catalog.{lakes.CATALOG}"
+    session = spark.newSession()
+    session.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
+    session.conf.set(f"{catalog}.type", "hadoop")
+    session.conf.set(f"{catalog}.warehouse", str(lake.into))
+    history = session.read.format("iceberg").load(f"{lake.into / 'records'}#history")
+    _, before, _ = [row.snapshot_id for row in history.orderBy("made_current_at").collect()]
+    session.sql(f"CALL {lakes.CATALOG}.system.rollback_to_snapshot('records', {before})")
+    report = finding_of(spark, lake)
+    assert (report.agrees, report.lost, len(report.altered_files)) == (False, 10, PARTITIONS)
 
 
 def test_a_manifest_that_lost_rounds_of_a_table_is_refused(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 NODE = HERE.parent / "conformance" / "java" / "Node.java"
 KAFKA_VERSION = "4.3.1"
 BROKER_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
-CONNECT_JAR = f"connect-file-{KAFKA_VERSION}.jar"
+CONNECT_JAR, STREAMS_JAR = f"connect-file-{KAFKA_VERSION}.jar", f"kafka-streams-{KAFKA_VERSION}.jar"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 60.0
@@ -338,7 +338,7 @@ def _answers_api_versions(host: str, port: int) -> bool:
 def fetch_jars() -> None:
     """Copy Kafka's jars into `kafka_home()/libs` through Maven, or end with a sentence."""
     libs = kafka_home() / "libs"
-    if all((libs / jar).is_file() for jar in (CONNECT_JAR, BROKER_JAR)):
+    if all((libs / jar).is_file() for jar in (CONNECT_JAR, STREAMS_JAR, BROKER_JAR)):
         return
     if java_command() is None or shutil.which("mvn") is None:
         raise SystemExit("Kafka's jars need a JDK 17 and Maven (mvn): install both, then run make kafka-jars.")

@@ -64,7 +64,7 @@ def test_a_run_begins_though_a_killed_drivers_workers_still_write(
     """A folder that fills while it is removed stays for the next start, and stops nothing."""
     archive, table = ArchiveFolder(tmp_path / "archive"), Versions(tmp_path / "table", "table")
     with archive.held():
-        archive.begin("cluster", {})
+        archive.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"})
     (archive.staging / "000000000000.abc").mkdir(parents=True)
     table.stage()
 

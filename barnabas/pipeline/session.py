@@ -85,12 +85,6 @@ def start_session(
     connector = find_connector(formats)
     wishes = wishes or SessionSettings(master=f"local[{cores}]")
     is_local = runs_here(wishes.master)
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if is_local:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    else:
-        os.environ.setdefault("PYSPARK_PYTHON", f"python{sys.version_info.major}.{sys.version_info.minor}")
     log4j = Path(__file__).with_name("log4j2.properties")
     settings = {
         **({"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"} if is_local else {}),
@@ -108,7 +102,8 @@ def start_session(
     builder = SparkSession.builder.master(wishes.master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _said_to(log_path), contextlib.chdir(scratch):  # Spark makes a folder `artifacts` where it is started
+    # Spark makes a folder `artifacts` where it is started.
+    with _said_to(log_path), _environment(is_local=is_local), contextlib.chdir(scratch):
         spark = builder.getOrCreate()
     atexit.register(_end_jvm, spark)
     return spark, connector.source
@@ -127,6 +122,27 @@ def _end_jvm(spark: SparkSession) -> None:
     if gateway.proc is not None:
         gateway.proc.stdin.close()
         gateway.proc.wait()
+
+
+@contextlib.contextmanager
+def _environment(*, is_local: bool) -> Iterator[None]:
+    """Which Python and which address Spark takes: it looks once, and another session may want another one."""
+    any_such = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    wanted = {
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": sys.executable if is_local else os.environ.get("PYSPARK_PYTHON", any_such),
+        **({"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")} if is_local else {}),
+    }
+    kept = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

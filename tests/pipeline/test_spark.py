@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,12 @@ ROWS = 5_000
 def literal(spark: Any, *values: tuple[str, bytes]) -> Any:
     rows = [(0, offset, None, key.encode(), value) for offset, (key, value) in enumerate(values)]
     return spark.createDataFrame(rows, "partition int, offset long, timestamp timestamp, key binary, value binary")
+
+
+def test_a_session_leaves_the_environment_as_it_was(spark: Any) -> None:
+    """A session on a cluster that the same process starts next has other Pythons."""
+    assert spark.sparkContext.pythonExec == sys.executable
+    assert os.environ.get("PYSPARK_PYTHON") != sys.executable
 
 
 def test_steps_add_up_literal_rows(spark: Any) -> None:

@@ -75,7 +75,7 @@ def hold(door: Path, formats: Sequence[str], words: Sequence[str]) -> None:
     said = {
         PORT: str(gateway.gateway_parameters.port),
         "PYSPARK_GATEWAY_SECRET": str(gateway.gateway_parameters.auth_token),
-        "PYSPARK_PYTHON": os.environ["PYSPARK_PYTHON"],
+        "PYSPARK_PYTHON": spark.sparkContext.pythonExec,
     }
     beside = door.with_suffix(".new")
     beside.write_text(json.dumps(said))

@@ -135,7 +135,7 @@ def faults(report: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.turn(4)
+@pytest.mark.turn(1)
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
 def test_a_table_that_somebody_changed_is_found_by_an_audit(spark: Any, lake: ArchiveSettings) -> None:
     """jobs/audited_table.py rules 1 and 2: a day alone, which no checksum covers; then all else at once."""

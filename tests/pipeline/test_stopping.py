@@ -22,6 +22,8 @@ from tests.pipeline.killing.topics import Record, make, send
 from tests.support.mortal import mortal
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.turn(3)
+
 LIMIT_S = 300.0
 WISHES = (signal.SIGINT, signal.SIGTERM)
 
@@ -144,7 +146,6 @@ def words(kafka_broker: Any, tmp_path: Path) -> list[str]:
     return ["archive", *where, "--max-offsets-per-trigger", "10"]
 
 
-@pytest.mark.turn(4)
 @pytest.mark.parametrize(
     ("wish", "to_all", "is_at_work", "code"),
     [
@@ -168,7 +169,6 @@ def test_a_job_stops_with_one_sentence_and_leaves_nothing(
         job.kill()
 
 
-@pytest.mark.turn(4)
 def test_an_archive_that_goes_on_ends_well_when_all_of_it_is_told_to_stop(words: list[str], tmp_path: Path) -> None:
     """stopping.py rule 1: the JVM has heard it too, and Spark cannot be told any more."""
     job = Running(tmp_path, *words, "--continuous")

@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 DAEMON := broker protocol replication storage
 SOURCES := barnabas $(DAEMON) tests
 # Two processes on two cores; the tests of one file stay together, and so do their fixtures.
-PYTEST := $(BIN)/python -m pytest --verbose -rs --durations 10 --numprocesses 2 --dist loadfile
+PYTEST := $(BIN)/python -m pytest --verbose -rsfE --durations 10 --numprocesses 2 --dist loadfile
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 

@@ -6,9 +6,8 @@ RULES    1. It registers once for each process; again when the controller forgot
          3. It is heard of every broker.heartbeat.interval.ms, and at once when it has something to say. One heartbeat is
             under way at a time.
          4. It leaves when the controller says that nobody needs it any more.
-         5. While one of its log directories is full it wants to be fenced, so that others lead: what is written here waits.
-            When it is, it stands aside until it is no more (`on_aside`): that others lead it may not hear, where the
-            metadata log finds no room either.
+         5. While one of its directories is full it wants to be fenced, so that others lead: what is written here waits.
+            When it is, it stands aside until it is no more (`on_aside`).
          6. Whom no controller has taken within initial.broker.registration.timeout.ms gives up, and says why.
 NOT HERE What the controller thinks of it (`replication/controller/heartbeats.py`), the way there (`controller_channel.py`).
 """
@@ -96,13 +95,13 @@ class BrokerLife:
         self.cordoned: Callable[[], Sequence[bytes]] = tuple
         """Directories that take no new replicas."""
         self.has_room: Callable[[], bool] = _always
-        """Whether no log directory is full."""
+        """Whether no directory is full."""
         self.epoch = _UNREGISTERED
         """The epoch of its registration."""
         self.on_active: Callable[[], None] = _nothing
         """It may serve."""
         self.on_aside: Callable[[bool], None] = _ignore
-        """It leads nothing, whatever the metadata say; or it is told False, and leads what they say."""
+        """It is fenced for a full disk; or it is told False, and is no more (`full_disks.py`)."""
         self.on_failed: Callable[[str], None] = _ignore
         """It cannot take part in this cluster; told why."""
 

@@ -34,6 +34,7 @@ from broker.descriptors import OTHERS, SETTING, make_room, raise_limit, share_ou
 from broker.directory_requests import DirectoryRequests
 from broker.fetchers import Fetchers
 from broker.founding import Founding
+from broker.full_disks import FullDisks
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.log_dirs import LogDirsHandler
 from broker.home import take_directories
@@ -286,6 +287,7 @@ class Server:
             config.number("replica.lag.time.max.ms"),
         )
         self._replicas.on_directory_failed = self._directory_failed
+        self._full_disks = FullDisks(config.node_id, self._metadata_log.directory, self._publisher, self.listeners)
         self._worker.on_room = self._room_changed
         self._life = BrokerLife(
             self._channel,
@@ -413,8 +415,11 @@ class Server:
         self._life.cordoned = self._reconfiguration.cordoned_ids
         self._life.on_active = self._begin
         self._life.on_failed = self._fail
-        self._life.on_aside = self._stand_aside
-        self._life.has_room = self._has_room
+        full_disks = self._full_disks
+        self._life.on_aside, self._life.has_room = full_disks.stand_aside, full_disks.has_room
+        full_disks.on_deaf = self._metadata.hand_over
+        if "broker" in self._config.roles:
+            full_disks.on_change = self._life.tell
         for listener in self.controller_listeners:
             listener.start()
             _log.info("the controller listens on %s:%d", listener.host, listener.port)
@@ -474,21 +479,8 @@ class Server:
             self._life.image_published(image)
 
     def _room_changed(self, directory: str, has_room: bool) -> None:  # noqa: FBT001
-        """A log directory is full, or has room again: while it is full others lead, if there are others."""
         self._replicas.room_changed(directory, has_room)
-        if "broker" in self._config.roles:
-            self._life.tell()
-        if not has_room and directory == self._metadata_log.directory:
-            self._metadata.hand_over()
-
-    def _stand_aside(self, is_aside: bool) -> None:  # noqa: FBT001
-        """Lead nothing, or what the metadata say again."""
-        newest = self._publisher.newest
-        image, changes = newest.led_by_others(self._config.node_id)
-        self._publisher.show(image if is_aside else newest, changes)
-
-    def _has_room(self) -> bool:
-        return not any(room.is_full for room in self._log_manager.rooms.values())
+        self._full_disks.changed(directory, has_room)
 
     def _follow(self, partition: Partition) -> None:
         if self._replicas.partitions.get(partition.key) is partition:

@@ -3,6 +3,7 @@
 RULES    1. A connection above `max.connections` or `max.connections.per.ip` is closed at once; one log line a second.
          2. A connection that moves no byte for `connections.max.idle.ms` is closed, a stalled reader too.
          3. The kernel's send buffer of a connection is bounded by `socket.send.buffer.bytes` (design D5).
+         4. While it turns clients away, every connection is closed at once: they go to another node.
 NOT HERE What a connection does (`connection.py`).
 """
 
@@ -54,6 +55,7 @@ class Listener:
         self._per_ip: Counter[str] = Counter()
         self._next_connection_id = 1
         self._refusal_logged_mono_s = 0.0
+        self._turns_away = False
         self._socket = _listening_socket(host, port, settings)
         self.warmer: Warmer | None = None
         """Who reads what is cold; None: the loop itself."""
@@ -75,6 +77,15 @@ class Listener:
             return
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
+        self._close_connections()
+
+    def turn_away(self, turns_away: bool) -> None:  # noqa: FBT001
+        """End every connection, and those that come, until told False."""
+        self._turns_away = turns_away
+        if turns_away:
+            self._close_connections()
+
+    def _close_connections(self) -> None:
         for connection in list(self._connections):
             connection.close()
 
@@ -116,6 +127,9 @@ class Listener:
     def _admit(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
         settings = self.settings
         peer_host = peer[0]
+        if self._turns_away:
+            accepted.close()
+            return
         if len(self._connections) >= settings.max_connections:
             self._complain(f"more than max.connections={settings.max_connections} connections; {peer_host} is refused")
             accepted.close()

@@ -22,9 +22,8 @@ from tests.faults.views import Led, Quorum, View, why_no_quorum, why_not_one
 
 SEED = int(os.environ.get("CLUSTER_FAULTS_SEED") or random.randrange(2**32))
 SAMPLE_S = 8.0
-SAMPLE = [name for name in FAULTS if name not in {"restarted in turns", "last in sync", "full disk"}]
-"""The first two take long, or more than three nodes; the third meets a fault that is open (docs/cluster-faults.md, seed
-3493370495). `make cluster-faults` plays them all."""
+SAMPLE = [name for name in FAULTS if name not in {"restarted in turns", "last in sync"}]
+"""The others take long, or more than three nodes: `make cluster-faults` plays them all."""
 
 
 @pytest.mark.skipif(why_no_machines() is not None, reason=why_no_machines() or "machines can be made")

@@ -91,6 +91,7 @@ def cluster() -> Iterator[Cluster]:
 def create(cluster: Cluster, topic: str) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(30)
+    cluster.wait_until_known(topic)
     return admin
 
 

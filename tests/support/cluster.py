@@ -13,6 +13,10 @@ from typing import Self
 
 from barnabas import Broker
 from barnabas.cluster import free_ports
+from protocol.errors import ErrorCode
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 DEFAULTS = {
@@ -79,6 +83,18 @@ class Cluster:
             node.kill()
             node.close()
         self._folder.cleanup()
+
+    def wait_until_known(self, topic: str) -> None:
+        """Every node that runs has heard of a topic: one that has just been made is news to some for a moment."""
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+
+        def is_known(node: Broker) -> bool:
+            with RawClient(node.bootstrap) as client:
+                code: int = client.ask(asked, 13).topics[0].error_code
+            return code == ErrorCode.NONE
+
+        running = [node for node in self.nodes.values() if node.is_running]
+        until(lambda: all(is_known(node) for node in running), f"every node knows {topic}")
 
     @property
     def folder(self) -> Path:

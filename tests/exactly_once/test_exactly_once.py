@@ -5,15 +5,14 @@ EXACTLY_ONCE_SEED has everything done again.
 
 from __future__ import annotations
 
-import os
-import random
 from pathlib import Path
 
 from barnabas import Broker
 from tests.exactly_once import loop, word_count
 from tests.support.kafka import needs_kafka
+from tests.support.seeds import seed_of
 
-SEED = int(os.environ.get("EXACTLY_ONCE_SEED") or random.randrange(2**32))
+SEED = seed_of("EXACTLY_ONCE_SEED")
 
 
 def test_what_is_carried_arrives_once_however_often_somebody_is_killed(tmp_path: Path) -> None:

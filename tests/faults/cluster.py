@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.faults import disks
+from tests.faults import libraries
 from tests.faults.network import Network
 from tests.faults.nodes import CONTROLLER_PORT, KINDS, Node, Place
 from tests.faults.views import NOBODY, View, quorum_of, view_of, why_not_whole
@@ -63,12 +63,12 @@ class Cluster:
         voters = ",".join(f"{number}@{self.network.address(number)}:{CONTROLLER_PORT}" for number in self.controllers)
         self.nodes: dict[int, Node] = {}
         self._library_folder = tempfile.TemporaryDirectory(prefix="barnabas-faults-library-")
-        self.library = disks.failing_disk(Path(self._library_folder.name))
+        built = libraries.libraries(Path(self._library_folder.name))
         for number in self.numbers:
             roles = "broker,controller" if number in self.controllers else "broker"
             own = {**SETTINGS, "process.roles": roles, "controller.quorum.voters": voters}
             network = self.network
-            entering = [*network.entering(number), *disks.environment(self.library, network.disk)]
+            entering = [*network.entering(number), *libraries.environment(built, network.disk)]
             place = Place(number, network.address(number), network.disk, network.disk_of(number), entering, own)
             self.nodes[number] = KINDS[kind](place)
 

@@ -1,47 +1,33 @@
-"""What happens to a node's disk: it is full, it fails, or what was not synced is lost with the power.
+"""What happens to a node's disk: it is full, fails, is slow, or what was not synced is lost with the power.
 
-RULES    1. A disk that fails does so outside the node's own code: a library that is loaded before the C library answers EIO
-            (`failing_disk.c`); where there is no C compiler, disks do not fail.
+RULES    1. A disk that fails does so outside the node's own code: a library that is loaded before the C library answers an
+            error, or waits (`failing_disk.c`); where there is no C compiler, disks do not fail.
          2. With the power goes what a log holds behind its recovery point, up to a random byte; the metadata log is synced
             by whoever votes with it, so nothing of it is lost.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import random
-import shutil
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-HERE = Path(__file__).parent
-_ORDERS = "orders"
+ORDERS = "orders"
 _BALLAST = "ballast"
 _CHECKPOINT = "recovery-point-offset-checkpoint"
 _METADATA = "__cluster_metadata-0"
 
 
-def failing_disk(folder: Path) -> Path | None:
-    """Build the library; None where there is no compiler."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        return None
-    library = folder / "failing_disk.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, HERE / "failing_disk.c", "-ldl"], check=True)
-    return library
+def fail(disk: Path, kinds: str, below: Path, error: int = errno.EIO, after_s: float = 0.0) -> None:
+    """From now on: writes (w), syncs (s) and reads (r) of what lies below a path, as the node sees it.
 
-
-def environment(library: Path | None, disk: Path) -> list[str]:
-    """What stands before a node's command, so that its disk can fail."""
-    return [] if library is None else ["env", f"LD_PRELOAD={library}", f"FAULTS_DISK={disk / _ORDERS}"]
-
-
-def fail(disk: Path, kinds: str, below: Path) -> None:
-    """From now on: writes (w), syncs (s) and reads (r) of what lies below a path, as the node sees it."""
+    They fail with this error, after so long; with none (0) they are only late.
+    """
     made = disk / "orders-being-made"
-    made.write_text(f"{kinds} {below}\n")
-    made.rename(disk / _ORDERS)
+    made.write_text(f"{kinds} {error} {after_s * 1e6:.0f} {below}\n")
+    made.rename(disk / ORDERS)
 
 
 def fill(disk: Path) -> None:
@@ -54,8 +40,8 @@ def fill(disk: Path) -> None:
 
 
 def make_well(disk: Path) -> None:
-    """Neither full nor failing."""
-    for name in (_ORDERS, _BALLAST):
+    """Neither full nor failing nor slow."""
+    for name in (ORDERS, _BALLAST):
         (disk / name).unlink(missing_ok=True)
 
 

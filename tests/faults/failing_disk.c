@@ -1,5 +1,6 @@
 /* Loaded before the C library of a node: while the file named by FAULTS_DISK exists, calls on files below the path that
- * stands in it fail with EIO. Its first word says which: w writes, s syncs, r reads; so "ws /tmp/x/b". */
+ * stands in it fail. Its first word says which: w writes, s syncs, r reads; the second with what error, the third after
+ * how many microseconds; so "ws 5 0 /tmp/x/b". With error 0 they are only late. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,18 +16,21 @@
 static int fails(int fd, char kind) {
     const char *orders = getenv("FAULTS_DISK");
     char kinds[8] = "", below[512] = "", link[64], path[1024];
+    int error = 0;
+    unsigned int after_us = 0;
     if (orders == NULL || access(orders, F_OK) != 0) return 0;
     FILE *file = fopen(orders, "re");
     if (file == NULL) return 0;
-    int words = fscanf(file, "%7s %511s", kinds, below);
+    int words = fscanf(file, "%7s %d %u %511s", kinds, &error, &after_us, below);
     fclose(file);
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
-    if (words != 2 || strchr(kinds, kind) == NULL || length < 0) return 0;
+    if (words != 4 || strchr(kinds, kind) == NULL || length < 0) return 0;
     path[length] = 0;
     if (strncmp(path, below, strlen(below)) != 0) return 0;
-    errno = EIO;
-    return 1;
+    if (after_us) usleep(after_us);
+    errno = error;
+    return error != 0;
 }
 
 #define FAILING(kind, result, name, parameters, arguments)                                   \

@@ -9,16 +9,17 @@ NOT HERE What is played when (`playing.py`), lines (`network.py`), disks (`disks
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-from tests.faults import disks, moves
+from tests.faults import clocks, disks, moves
 from tests.faults.cluster import Cluster
 from tests.faults.machines import OUTSIDE
 from tests.faults.network import between, of_clients
-from tests.faults.nodes import DIRECTORIES
+from tests.faults.nodes import CONTROLLER_PORT, DIRECTORIES, PORT, metadata_directory
 from tests.support.waiting import until
 
 
@@ -137,6 +138,32 @@ def split(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
 
 
 @contextmanager
+def bridge(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
+    """The cluster falls into two halves, and one node reaches both; the clients reach all."""
+    middle, *others = dice.sample(cluster.numbers, len(cluster.numbers))
+    halves = others[: len(others) // 2], others[len(others) // 2 :]
+    cluster.network.cut("bridge", between(*halves))
+    yield Harm(f"node {middle} alone reaches both {halves[0]} and {halves[1]}", frozenset(cluster.numbers))
+    cluster.network.mend("bridge")
+
+
+@contextmanager
+def one_port_cut(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
+    """Of a node and the others only what controllers are asked gets lost, or only what brokers are; both ways or one."""
+    number, name = victim(cluster, dice)
+    port, what = dice.choice(((CONTROLLER_PORT, "controllers"), (PORT, "brokers")))
+    ways = list(between([number], cluster.numbers))
+    way = dice.choice(("both ways", "hears nothing", "is not heard"))
+    if way != "both ways":
+        at = 1 if way == "hears nothing" else 0
+        ways = [one for one in ways if one[at] == number]
+    cluster.network.cut("port", ways, port)
+    # It goes on leading though others lead, or leads while nobody follows, and the clients reach it.
+    yield Harm(f"{name} is cut off from the others' {what}: {way}", frozenset(cluster.numbers))
+    cluster.network.mend("port")
+
+
+@contextmanager
 def line_cut(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     """Two nodes do not reach each other, all others reach both; or only one of the two is not heard."""
     one, other = dice.sample(cluster.numbers, 2)
@@ -158,7 +185,7 @@ def all_alone(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
 
 @contextmanager
 def bad_lines(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """Packets are lost, late, twice, out of order, or only so many bytes pass in a second; on one node's lines or on all."""
+    """On one node's lines or on all packets are lost, late, twice, out of order, all or none in turns, or only so many pass."""
     number, name = victim(cluster, dice)
     everybody = [*cluster.numbers, OUTSIDE]
     is_all = dice.random() < 0.4
@@ -169,6 +196,7 @@ def bad_lines(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
             {"delay_s": dice.uniform(0.01, 0.3)},
             {"delay_s": 0.005, "jitter_s": dice.uniform(0.02, 0.2), "twice": 0.1},
             {"bytes_per_s": dice.uniform(20_000, 200_000)},
+            {"turns_s": dice.uniform(0.2, 1.5)},
         )
     )
     cluster.network.make_bad("bad", ways, **how)
@@ -189,10 +217,43 @@ def full_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
 
 
 @contextmanager
-def failing_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """EIO from a node's disk, or from the part of it where no metadata are; it is killed and started when it is well again."""
+def full_directory(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
+    """ENOSPC for what is written to one of a node's directories, as if it had a disk of its own."""
     number, name = victim(cluster, dice)
-    kinds, where = dice.choice(("w", "s", "ws", "r", "wsr")), dice.choice(("a", "b", ""))
+    where = dice.choice((*DIRECTORIES, metadata_directory(number)))
+    cluster.may_end(number)
+    disks.fail(cluster.disk_of(number), "w", cluster.network.disk / where, errno.ENOSPC)
+    has_metadata = ", with its metadata," if where == metadata_directory(number) else ""
+    yield Harm(f"directory {where} of {name}{has_metadata} is full", frozenset({number}))
+    disks.make_well(cluster.disk_of(number))
+    cluster.start([number])
+
+
+@contextmanager
+def slow_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
+    """Each write and each sync takes long, or only each sync."""
+    number, name = victim(cluster, dice)
+    kinds, after_s = dice.choice(("ws", "s")), dice.uniform(0.02, 1.0)
+    disks.fail(cluster.disk_of(number), kinds, cluster.network.disk, 0, after_s)
+    yield Harm(f"the disk of {name} takes {after_s:.2f} s: {kinds}", frozenset({number}))
+    disks.make_well(cluster.disk_of(number))
+
+
+@contextmanager
+def clock_jumps(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
+    """The time of day of a node is wrong by up to 20 minutes, and right again afterwards."""
+    number, name = victim(cluster, dice)
+    seconds = dice.choice((-1, 1)) * dice.randint(10, 1200)
+    clocks.jump(cluster.disk_of(number), seconds)
+    yield Harm(f"the clock of {name} jumps by {seconds} s", frozenset({number}))
+    clocks.jump_back(cluster.disk_of(number))
+
+
+@contextmanager
+def failing_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
+    """EIO from a node's disk, or from one log directory; it is killed and started when it is well again."""
+    number, name = victim(cluster, dice)
+    kinds, where = dice.choice(("w", "s", "ws", "r", "wsr")), dice.choice((*DIRECTORIES, ""))
     cluster.may_end(number)
     disks.fail(cluster.disk_of(number), kinds, cluster.network.disk / where)
     yield Harm(f"the disk of {name} fails: {kinds} of {where or 'all'}", frozenset({number}))
@@ -216,28 +277,31 @@ def power_lost(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
 
 @contextmanager
 def last_in_sync(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """KIP-966: two followers are silent until the leader is alone in sync, then it loses its power, and they come back.
+    """KIP-966: two followers do not follow until the leader is alone in sync, then it loses its power, and they come back.
 
-    The quorum has to stay: one controller at most is among the three.
+    They are stopped where the quorum stays: if one controller at most is among the three. Else only what brokers ask each
+    other is lost between them and the leader.
     """
-    partitions = [
-        (place, led)
-        for place, led in sorted(cluster.view().partitions.items())
-        if len(set(led.replicas) & set(cluster.controllers)) < 2 and not place[0].startswith("__")
-    ]
-    if not partitions:
-        yield Harm("nobody can be the last in sync here", frozenset())
-        return
-    place, led = dice.choice(partitions)
+    partitions = sorted(cluster.view().partitions.items())
+    place, led = dice.choice([one for one in partitions if not one[0][0].startswith("__")])
     others = [number for number in led.replicas if number != led.leader]
+    quorum_stays = len(set(led.replicas) & set(cluster.controllers)) < 2
     for count, number in enumerate(others, 1):
-        cluster.pause(number)
+        if quorum_stays:
+            cluster.pause(number)
+        else:
+            cluster.network.cut("last in sync", between([led.leader], others[:count]), PORT)
         until(lambda count=count: len(cluster.view().partitions[place].isr) <= 3 - count, "it leaves the ISR", 60)
     cluster.kill(led.leader)
     lost = sum(disks.lose_power(cluster.disk_of(led.leader) / directory, dice) for directory in DIRECTORIES)
     for number in others:
         cluster.go_on(number)
-    words = f"node {led.leader}, the last in sync of {place[0]}-{place[1]}, has lost its power: {lost} logs cut"
+    cluster.network.mend("last in sync")
+    how = "stopped" if quorum_stays else "cut off"
+    words = (
+        f"node {led.leader}, the last in sync of {place[0]}-{place[1]}, has lost its power: "
+        f"{lost} logs cut; {how} were {others}"
+    )
     yield Harm(words, frozenset({led.leader}))
     cluster.start([led.leader])
 
@@ -268,7 +332,7 @@ ALONE = frozenset({"power lost", "last in sync", "leaders moved", "restarted in 
 """Only one replica may lose what was acknowledged; some of these wait for a cluster that is whole but for them; and others
 leave nobody who could say which node has which part."""
 
-NODES = {"last in sync": 5}
+NODES = {"bridge": 4}
 """So many nodes some need."""
 
 FAULTS: dict[str, Fault] = {
@@ -279,12 +343,17 @@ FAULTS: dict[str, Fault] = {
     "restarted in turns": restarted_in_turns,
     "cut off": cut_off,
     "split": split,
+    "bridge": bridge,
     "line cut": line_cut,
+    "one port cut": one_port_cut,
     "all alone": all_alone,
     "bad lines": bad_lines,
     "full disk": full_disk,
+    "full directory": full_directory,
     "failing disk": failing_disk,
+    "slow disk": slow_disk,
     "power lost": power_lost,
+    "clock jumps": clock_jumps,
     "last in sync": last_in_sync,
     "restarted": restarted,
     "leaders moved": leaders_moved,

@@ -2,7 +2,8 @@
 
 FORMAT   It writes a line of JSON: for each machine its directory below /proc, whose `ns/net` and `ns/mnt` are what
          nsenter(1) wants, and whose `root` is its file system as seen from outside. Then each line of JSON that it reads,
-         [[from, to, {what: how much}], ...], says how all links are, and is answered by an empty line.
+         [[from, to, port, {what: how much}], ...], says how all links are, and is answered by an empty line. With a port
+         only the packets suffer that go to it or come from it; port 0 is all of them, and goes first.
 RULES    1. Machine 1 to COUNT have the addresses NETWORK.1 and so on; 254 is the machine on which this runs.
          2. Each has a network of its own, made of one TUN device, and a small disk of its own, mounted at FOLDER.
             Nothing of that has a name outside, and all of it is gone when this program ends, however it ends. It ends when
@@ -42,6 +43,9 @@ _PRIVATE = 0x44000
 _QUEUE_S = 1.0
 """So long a packet waits where only so many bytes go out in a second; who would wait longer is lost."""
 _AT_A_TIME = 64
+_WITH_PORTS = (socket.IPPROTO_TCP, socket.IPPROTO_UDP)
+Way = tuple[int, int, int]
+"""From, to, port."""
 
 
 class Link(NamedTuple):
@@ -53,6 +57,8 @@ class Link(NamedTuple):
     """Drawn for each packet: so later ones overtake earlier ones."""
     twice: float = 0.0
     bytes_per_s: float = 0.0
+    turns_s: float = 0.0
+    """In turns nothing gets through for so long, and all of it."""
 
 
 class Machine:
@@ -114,8 +120,8 @@ class Wire:
     def __init__(self, tuns: dict[int, int]) -> None:
         self._tuns = tuns
         self._machines = {tun: machine for machine, tun in tuns.items()}
-        self._links: dict[tuple[int, int], Link] = {}
-        self._free_at: dict[tuple[int, int], float] = defaultdict(float)
+        self._links: dict[Way, Link] = {}
+        self._free_at: dict[Way, float] = defaultdict(float)
         self._later: list[tuple[float, int, int, bytes]] = []
         self._count = 0
 
@@ -140,8 +146,8 @@ class Wire:
                     self._hear(json.loads(line))
             self._send_what_is_due()
 
-    def _hear(self, links: list[tuple[int, int, dict[str, float]]]) -> None:
-        self._links = {(source, target): Link(**how) for source, target, how in links}
+    def _hear(self, links: list[tuple[int, int, int, dict[str, float]]]) -> None:
+        self._links = {(source, target, port): Link(**how) for source, target, port, how in links}
         self._free_at.clear()
         print(flush=True)
 
@@ -155,16 +161,22 @@ class Wire:
             target = packet[19]
             if packet[0] >> 4 != 4 or target not in self._tuns:  # multicast, and what IPv6 asks its neighbours
                 continue
-            link = self._links.get((source, target))
-            if link is None:
+            way = self._way(source, target, packet) if self._links else None
+            if way is None:
                 self._send(target, packet)
             else:
-                self._send_over(link, (source, target), packet)
+                self._send_over(self._links[way], way, packet)
 
-    def _send_over(self, link: Link, way: tuple[int, int], packet: bytes) -> None:
-        if random.random() < link.loss:
-            return
+    def _way(self, source: int, target: int, packet: bytes) -> Way | None:
+        """The link that a packet has to take."""
+        ports = struct.unpack_from("!HH", packet, 4 * (packet[0] & 15)) if packet[9] in _WITH_PORTS else ()
+        ways = ((source, target, port) for port in (0, *ports))
+        return next((way for way in ways if way in self._links), None)
+
+    def _send_over(self, link: Link, way: Way, packet: bytes) -> None:
         now = time.monotonic()
+        if random.random() < link.loss or (link.turns_s and int(now / link.turns_s) % 2):
+            return
         if link.bytes_per_s:
             begins = max(now, self._free_at[way])
             if begins - now > _QUEUE_S:

@@ -2,6 +2,7 @@
 
 RULES    1. Several things may be bad at a time, each under a name: what a link suffers is the worst of each kind.
          2. The clients are machine `OUTSIDE`; a cut between nodes does not cut off the clients, unless they are named.
+         3. What is bad for one port is so for the packets that go to it or come from it.
 NOT HERE The packets (`machines.py`).
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.faults.machines import OUTSIDE
+from tests.faults.machines import OUTSIDE, Way
 
 ROOT = Path(__file__).parents[2]
 DISK_BYTES = 192 * 1024 * 1024
@@ -53,7 +54,7 @@ class Network:
         self._folder = tempfile.TemporaryDirectory(prefix="barnabas-faults-")
         self.disk = Path(self._folder.name)
         self._prefix = _free_prefix()
-        self._bad: dict[str, dict[tuple[int, int], Badness]] = {}
+        self._bad: dict[str, dict[Way, Badness]] = {}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.machines", self._prefix, str(count), self.disk, str(DISK_BYTES)],
             stdin=subprocess.PIPE,
@@ -90,14 +91,14 @@ class Network:
         """A machine's disk as it is reached from here."""
         return Path(self._machines[str(number)], "root", *self.disk.parts[1:])
 
-    def make_bad(self, name: str, ways: Ways, **how: float) -> None:
-        """All these ways suffer: `loss`, `delay_s`, `jitter_s`, `twice`, `bytes_per_s` (see `machines.Link`)."""
-        self._bad[name] = dict.fromkeys(ways, how)
+    def make_bad(self, name: str, ways: Ways, port: int = 0, **how: float) -> None:
+        """All these ways suffer: `loss`, `delay_s`, `jitter_s`, `twice`, `bytes_per_s`, `turns_s` (see `machines.Link`)."""
+        self._bad[name] = {(*way, port): how for way in ways}
         self._tell()
 
-    def cut(self, name: str, ways: Ways) -> None:
-        """Nothing gets through."""
-        self.make_bad(name, ways, loss=1.0)
+    def cut(self, name: str, ways: Ways, port: int = 0) -> None:
+        """Nothing gets through, of one port or of all (0)."""
+        self.make_bad(name, ways, port, loss=1.0)
 
     def mend(self, name: str) -> None:
         """What was bad under this name is no more."""
@@ -105,7 +106,7 @@ class Network:
         self._tell()
 
     def _tell(self) -> None:
-        links: dict[tuple[int, int], Badness] = defaultdict(dict)
+        links: dict[Way, Badness] = defaultdict(dict)
         for bad in self._bad.values():
             for way, how in bad.items():
                 for what, amount in how.items():

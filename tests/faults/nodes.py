@@ -1,8 +1,9 @@
 """A node of a cluster on a machine of its own: ours, or one of Apache Kafka.
 
 RULES    1. Nothing above this file knows which kind it is: the harness has to pass with Apache Kafka.
-         2. A node keeps its data on its machine's disk, in two log directories; the first one has the metadata too.
-NOT HERE What happens to nodes (`cluster.py`, `happenings.py`).
+         2. A node keeps its data on its machine's disk, in two log directories. The first one has the metadata too, or,
+            with every other node, a directory has nothing else.
+NOT HERE What happens to nodes (`cluster.py`, `faults.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tests.support.kafka import CLUSTER_ID, ApacheKafka
 
 PORT, CONTROLLER_PORT = 9092, 9093
 DIRECTORIES = ("a", "b")
+METADATA_APART = "m"
 START_LIMIT_S = 90.0
 
 
@@ -91,8 +93,16 @@ def _listeners(place: Place) -> str:
     return f"{clients},CONTROLLER://{place.address}:{CONTROLLER_PORT}" if is_controller else clients
 
 
+def metadata_directory(number: int) -> str:
+    """Where a node has its metadata log."""
+    return DIRECTORIES[0] if number % 2 else METADATA_APART
+
+
 def _settings(place: Place) -> dict[str, Any]:
-    own = {"node.id": place.number, "listeners": _listeners(place), "controller.listener.names": "CONTROLLER"}
+    own = {
+        "node.id": place.number, "listeners": _listeners(place), "controller.listener.names": "CONTROLLER",
+        "metadata.log.dir": str(place.disk / metadata_directory(place.number)),
+    }  # fmt: skip
     return {**place.settings, **own}
 
 

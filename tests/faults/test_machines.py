@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults import disks
+from tests.faults import clocks, disks
+from tests.faults.libraries import environment, libraries
 from tests.faults.machines import OUTSIDE
 from tests.faults.network import Network, of_clients, why_no_machines
 from tests.support.batches import batch, with_fields
@@ -73,6 +76,28 @@ def test_a_line_is_cut_one_way_or_both_and_mended(network: Network, echo: tuple[
 
 
 @needs_machines
+def test_a_line_is_cut_for_one_port_alone(network: Network, echo: tuple[str, int]) -> None:
+    """What goes to it, and what comes from it."""
+    until(lambda: heard(echo) == [b"0"], "the echo answers")
+    for way in ((OUTSIDE, 1), (1, OUTSIDE)):
+        network.cut("test", [way], 8)
+        assert heard(echo) == [b"0"]
+        network.cut("test", [way], 7)
+        assert heard(echo) == []
+        network.mend("test")
+
+
+@needs_machines
+def test_a_line_that_comes_and_goes_does_both(network: Network, echo: tuple[str, int]) -> None:
+    """In turns."""
+    until(lambda: heard(echo) == [b"0"], "the echo answers")
+    network.make_bad("test", [(OUTSIDE, 1)], turns_s=0.5)
+    for is_there in (True, False, True):
+        until(lambda is_there=is_there: (heard(echo, within_s=0.1) == [b"0"]) == is_there, "its turn")
+    network.mend("test")
+
+
+@needs_machines
 def test_a_bad_line_loses_repeats_and_disorders_packets(network: Network, echo: tuple[str, int]) -> None:
     """Of 200 packets some are lost; with others all come, some twice, in another order."""
     until(lambda: heard(echo) == [b"0"], "the echo answers")
@@ -113,12 +138,17 @@ def test_a_full_disk_takes_nothing(network: Network) -> None:
     (disk / "more").write_bytes(bytes(100_000))
 
 
+@pytest.fixture
+def built(tmp_path: Path) -> list[Path]:
+    return libraries(tmp_path) or pytest.skip("no C compiler")
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize(("kinds", "refused"), [("w", {"w"}), ("s", {"s"}), ("r", {"r"}), ("wsr", {"w", "s", "r"})])
-def test_a_disk_fails_where_and_how_it_is_told_to(tmp_path: Path, kinds: str, refused: set[str]) -> None:
-    """EIO for the calls that are named, below the path that is named; nowhere else, and not afterwards."""
-    library = disks.failing_disk(tmp_path)
-    if library is None:
-        pytest.skip("no C compiler")
+def test_a_disk_fails_where_and_how_it_is_told_to(
+    tmp_path: Path, built: list[Path], kinds: str, refused: set[str], code: int
+) -> None:
+    """With the error and for the calls that are named, below the path that is named; nowhere else, and not afterwards."""
     program = """
 import os, sys
 for path in sys.argv[1:]:
@@ -128,12 +158,11 @@ for path in sys.argv[1:]:
         try:
             call(file, *arguments)
         except OSError as error:
-            assert error.errno == 5
-            print(path[-1] + name, end=" ")
+            print(path[-1] + name, error.errno, end=" ")
 """
 
     def failures() -> set[str]:
-        command = [*disks.environment(library, tmp_path), sys.executable, "-c", program]
+        command = [*environment(built, tmp_path), sys.executable, "-c", program]
         done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, check=True)
         return set(done.stdout.split())
 
@@ -142,10 +171,31 @@ for path in sys.argv[1:]:
         file.parent.mkdir()
         file.write_bytes(b"x")
     assert failures() == set()
-    disks.fail(tmp_path, kinds, tmp_path / "two")
-    assert failures() == {f"b{name}" for name in refused}
+    disks.fail(tmp_path, kinds, tmp_path / "two", code)
+    assert failures() == {f"b{name}" for name in refused} | {str(code)}
+    disks.fail(tmp_path, kinds, tmp_path / "two", 0, 0.001)
+    assert failures() == set(), "late only"
     disks.make_well(tmp_path)
     assert failures() == set()
+
+
+def test_a_clock_is_wrong_by_what_it_is_told_and_only_that_of_the_day(tmp_path: Path, built: list[Path]) -> None:
+    """Forward, back, and right again; a clock that only counts does not jump."""
+    program = "import time; print(time.time(), time.monotonic())"
+
+    def wrong_by() -> tuple[float, float]:
+        command = [*environment(built, tmp_path), sys.executable, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        day, count = map(float, done.stdout.split())
+        return day - time.time(), count - time.monotonic()
+
+    for seconds in (1_000_000, -1_000_000):
+        clocks.jump(tmp_path, seconds)
+        day, count = wrong_by()
+        assert round(day / seconds, 2) == 1
+        assert round(count / seconds, 2) == 0
+    clocks.jump_back(tmp_path)
+    assert round(wrong_by()[0] / 1_000_000, 2) == 0
 
 
 def test_what_was_not_synced_is_lost_and_nothing_else(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tests.pipeline.killing.life import LOCAL, Life
 from tests.pipeline.killing.story import Story
 from tests.pipeline.killing.tables import Table
 from tests.pipeline.killing.warm import WarmDriver
+from tests.support.seeds import seed_of
 
 pytestmark = pytest.mark.turn(1)
 
@@ -36,7 +36,7 @@ def warm() -> Iterator[WarmDriver]:
 @pytest.mark.parametrize("kind", [Archive, Table], ids=lambda kind: kind.name)
 def test_what_is_killed_holds_every_record_once(kind: type[Story], warm: WarmDriver, tmp_path: Path) -> None:
     """archives.py and tables.py, all rules: killed by somebody, and before a step of its own commit."""
-    seed = secrets.randbits(32)
+    seed = seed_of()
     print(f"seed {seed}")
     with Broker() as broker, Life(kind, tmp_path / "life", broker, seed, None, warm) as life:
         life.turn(("python",))

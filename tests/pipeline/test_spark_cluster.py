@@ -25,6 +25,7 @@ from tests.pipeline.killing.job import ROOT
 from tests.pipeline.killing.life import Life
 from tests.pipeline.killing.topics import brokers_of, high_watermarks, make, read_on
 from tests.pipeline.killing.warm import WarmDriver
+from tests.support.seeds import seed_of
 from tests.support.spark_cluster import SparkCluster, has_ended
 from tests.support.waiting import until
 
@@ -100,7 +101,7 @@ def test_sparks_own_sink_loses_nothing_and_may_send_twice(place: Place, tmp_path
 
 def test_an_archive_and_its_dead_letters_hold_every_record_once_whoever_is_killed(place: Place, tmp_path: Path) -> None:
     """archives.py rules 1 to 3: an executor, a worker with all that it started, and the driver's Python."""
-    seed = secrets.randbits(32)
+    seed = seed_of()
     print(f"seed {seed}")
     with Life(Decoded, tmp_path / "life", place.broker, seed, place.cluster, place.driver) as life:
         life.turn(("executor", "machine", "python"))

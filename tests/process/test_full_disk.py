@@ -6,7 +6,6 @@ FULL_DISK_SECONDS=60 keeps it full for a minute.
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from tests.process.killing import Run
 from tests.process.remembering import name_of
 from tests.support.loading import produce_request
 from tests.support.raw_client import RawClient
+from tests.support.seeds import seed_of
 from tests.support.waiting import until
 
 SECONDS = float(os.environ.get("FULL_DISK_SECONDS", "3"))
@@ -68,7 +68,7 @@ def fill(disk: Path) -> Path:
 
 def test_a_full_disk_is_a_delay(small_disk: Path) -> None:
     """Appends are refused with KAFKA_STORAGE_ERROR meanwhile, reads are answered; afterwards nobody has to do anything."""
-    seed = random.randrange(2**32)
+    seed = seed_of()
     print(f"seed {seed}")
     run = Run(small_disk, seed)
     broker = run.broker

@@ -6,7 +6,6 @@ FUZZ_SECONDS makes it longer, FUZZ_SEED has every peer do the same again.
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,10 +22,11 @@ from tests.process.rude_acts import RudePeer, framed, reset
 from tests.support.kafka import needs_kafka, run_tool
 from tests.support.loading import create, fetch_request, produce_request
 from tests.support.raw_client import RawClient
+from tests.support.seeds import seed_of
 from tests.support.waiting import until
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "5"))
-SEED = int(os.environ.get("FUZZ_SEED") or random.randrange(2**32))
+SEED = seed_of("FUZZ_SEED")
 RESETS = 50
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 

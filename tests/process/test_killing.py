@@ -6,13 +6,13 @@ KILL_COUNT makes it longer, KILL_SEED has everything done again.
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 
 from tests.process.killing import run
+from tests.support.seeds import seed_of
 
 COUNT = int(os.environ.get("KILL_COUNT", "2"))
-SEED = int(os.environ.get("KILL_SEED") or random.randrange(2**32))
+SEED = seed_of("KILL_SEED")
 
 
 def test_what_was_promised_outlives_kills_at_random_moments(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from tests.support.replica_world import Answer, Client, World, offsets
+from tests.support.seeds import seed_of
 
 PARTITIONS = 6
 VERSIONS = (6, 7, 12, 13, 18)
@@ -50,7 +51,7 @@ class Consumer:
 
 def test_consumers_with_and_without_sessions_read_everything_once_in_order(tmp_path):
     """F3, F4, F9: random producers beside them; the seed is in the message."""
-    seed = random.randrange(2**32)
+    seed = seed_of()
     chance = random.Random(seed)
     world = World(tmp_path)
     world.create("t", partitions=PARTITIONS)

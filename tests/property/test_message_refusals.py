@@ -12,9 +12,10 @@ from tests.oracle.kafka_messages import KafkaRefuses, Reading, kafka_messages
 from tests.oracle.mutations import damaged, valid_frame
 from tests.oracle.values import VERSIONS
 from tests.support.kafka import needs_kafka
+from tests.support.seeds import seed_of
 
 FRAMES = int(os.environ.get("FUZZ_REFUSALS", "5000"))
-SEED = int(os.environ.get("FUZZ_SEED") or random.randrange(2**32))
+SEED = seed_of("FUZZ_SEED")
 REPLAY = f"replay with FUZZ_SEED={SEED} FUZZ_REFUSALS={FRAMES}"
 
 # Where we are stricter on purpose (decoders.py rules 2 and 3, primitives.py): Kafka takes such a number for a

@@ -24,6 +24,7 @@ from protocol.records import ControlType, FileRegion, end_txn_marker
 from protocol.schema import Message
 from storage.log import Origin
 from tests.support.replica_world import HeldWorker, World, batch, read_regions
+from tests.support.seeds import seed_of
 
 _PRODUCE, _FETCH = 0, 1
 _FORBIDDEN = "forbidden"
@@ -204,7 +205,7 @@ def sessions_of(handler: FetchHandler) -> list[Any]:
 
 def test_fetches_are_answered_alike_both_ways(tmp_path):
     """Sessions, waiting and refusals included; the sessions end up alike too. The seed is in the message."""
-    seed = random.randrange(2**32)
+    seed = seed_of()
     chance = random.Random(seed)
     worlds = [fetching_world(tmp_path / way) for way in ("short", "long")]
     handlers = [world.fetching for world in worlds]
@@ -277,7 +278,7 @@ def random_records(chance: random.Random, sequences: Counter[int]) -> bytearray 
 @pytest.mark.parametrize("is_held", [False, True])
 def test_produces_are_answered_alike_both_ways(tmp_path, monkeypatch, *, is_held):
     """The logs end up alike too, whether writes and syncs end at once or later. The seed is in the message."""
-    seed = random.randrange(2**32)
+    seed = seed_of()
     chance = random.Random(seed)
     worlds = [producing_world(tmp_path / way, is_held=is_held) for way in ("short", "long")]
     monkeypatch.setattr(dispatch, "time", SimpleNamespace(time_ns=lambda: worlds[0].wall_ms * 1_000_000))

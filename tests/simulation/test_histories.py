@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from random import Random
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.simulation.history import History
 from tests.simulation.playing import play
+from tests.support.seeds import seed_of
 
 ALWAYS = 400
 AT_A_TIME = 100
@@ -29,7 +29,7 @@ def test_the_same_histories_as_ever(first: int) -> None:
 
 def test_new_histories() -> None:
     """Others each time, for as long as a test may take; a failure names the one command that shows it again."""
-    first = int.from_bytes(os.urandom(4), "big")
+    first = seed_of()
     print(f"histories from seed {first}")
     end = time.monotonic() + NEW_S
     for seed in range(first, first + NEW):

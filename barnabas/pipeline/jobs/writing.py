@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.checksums import joined, record_hash, sums
+from barnabas.pipeline.store.digests import digests
 from barnabas.pipeline.store.manifest import Contents, DataFile
 from barnabas.pipeline.store.reading import SCHEMA, read_files
 
@@ -29,6 +30,14 @@ class Stock(NamedTuple):
 
     files: list[DataFile]
     malformed: int
+
+
+class Held(NamedTuple):
+    """What files hold: by path, and in the order of partitions; and which of them hold records of another day."""
+
+    contents: dict[str, list[Contents]]
+    malformed: int
+    misplaced: set[str]
 
 
 def own_session(spark: SparkSession) -> SparkSession:
@@ -67,20 +76,26 @@ def take_stock(spark: SparkSession, staged: Path, sequence: int) -> Stock:
         paths.append(str(named.relative_to(staged)))
     for leftover in (*staged.glob("_SUCCESS"), *staged.rglob(".*.crc")):
         leftover.unlink()
-    found, malformed = contents_by_file(read_files(spark, staged, paths, JUDGED)) if paths else ({}, 0)
-    files = [DataFile(path, (staged / path).stat().st_size, tuple(found.get(path, ()))) for path in paths]
-    return Stock(files, malformed)
+    stock = contents_by_file(read_files(spark, staged, paths, JUDGED)) if paths else Held({}, 0, set())
+    sums_of = digests([staged / path for path in paths])
+    files = [
+        DataFile(path, (staged / path).stat().st_size, tuple(stock.contents.get(path, ())), sums_of[staged / path])
+        for path in paths
+    ]
+    return Stock(files, stock.malformed)
 
 
-def contents_by_file(records: DataFrame) -> tuple[dict[str, list[Contents]], int]:
-    """What each file holds, by its path and in the order of partitions; and how many records are malformed."""
+def contents_by_file(records: DataFrame) -> Held:
+    """What files hold."""
     found: dict[str, list[Contents]] = {}
-    malformed = 0
+    malformed, misplaced = 0, set()
     for row in sorted(contents_of_files(records).collect(), key=lambda row: (row["path"], row["partition"])):
         contents = Contents(row["partition"], row["count"], row["first"], row["last"], joined(row))
         found.setdefault(row["path"], []).append(contents)
         malformed += row["malformed"]
-    return found, malformed
+        if row["elsewhere"]:
+            misplaced.add(row["path"])
+    return Held(found, malformed, misplaced)
 
 
 def path_inside() -> Column:
@@ -91,12 +106,18 @@ def path_inside() -> Column:
 def contents_of_files(records: DataFrame) -> DataFrame:
     """What each file holds of each partition."""
     return (
-        records.select(path_inside(), "partition", "offset", "error", record_hash().alias("hash"))
+        records.select(path_inside(), "partition", "offset", "error", is_elsewhere(), record_hash().alias("hash"))
         .groupBy("path", "partition")
         .agg(
             f.min("offset").alias("first"),
             f.max("offset").alias("last"),
             f.count("error").alias("malformed"),
+            f.count_if("is_elsewhere").alias("elsewhere"),
             *sums("hash"),
         )
     )
+
+
+def is_elsewhere() -> Column:
+    """Whether a record lies under another day than its own."""
+    return (~f.col("date").eqNullSafe(f.to_date("timestamp"))).alias("is_elsewhere")

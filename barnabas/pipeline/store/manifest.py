@@ -3,9 +3,10 @@
 FORMAT   _barnabas/manifest/<sequence, 12 digits>.json, numbered from 0 without gaps:
              sequence, kind (append, compact), written (UTC)
              ranges   [{topic, topic_id, partition, start, end, lost_before, count, checksum}]   what was read (append only)
-             files    [{path, bytes, contents: [{partition, count, first, last, checksum}]}]      what it added
+             files    [{path, bytes, sha256, contents: [{partition, count, first, last, checksum}]}]     what it added
              replaces [path]                                                                      what it took away
-             malformed, dead_letters                                                              how many records
+             malformed, dead_letters, letters_topic            how many records, how many letters, and where these went
+         Entries of before 2026-11-22 have neither `sha256` nor `letters_topic`.
 RULES    1. A file of the manifest is written beside its place, synced, and renamed; then the folder is synced. It is there
             whole or not at all, and it never changes afterwards.
          2. The ranges of a partition follow each other: a round starts where the one before it ended. Where records had
@@ -13,6 +14,8 @@ RULES    1. A file of the manifest is written beside its place, synced, and rena
          3. A checksum is a sum over records, so that it does not depend on their order, and those of parts add up.
          4. Somebody may have damaged it: what an entry says must be of the right kinds and fit what the entries before it
             say, else one sentence names the file. No path leads out of the archive.
+         5. An entry's files hold what its ranges say, or what the files held that they replace; no round has more malformed
+            records than records, nor letters for some of them only.
 NOT HERE Moving data files (`publish.py`), the sums (`barnabas/pipeline/checksums.py`).
 """
 
@@ -57,6 +60,7 @@ class DataFile:
     path: str
     bytes: int
     contents: tuple[Contents, ...]
+    sha256: str = ""
 
     @property
     def folder(self) -> str:
@@ -105,6 +109,7 @@ class Entry:
     replaces: tuple[str, ...] = ()
     malformed: int = 0
     dead_letters: int = 0
+    letters_topic: str = ""
 
     def as_text(self) -> str:
         """The entry as it stands in its file."""
@@ -158,6 +163,7 @@ class Manifest:
     next_sequence: int = 0
     files: dict[str, DataFile] = field(default_factory=dict)
     ranges: dict[Place, list[Range]] = field(default_factory=dict)
+    rounds: list[Entry] = field(default_factory=list)
     last: Entry | None = None
 
     def add(self, entry: Entry) -> None:
@@ -166,9 +172,11 @@ class Manifest:
             raise JobError(
                 f"The manifest goes from entry {self.next_sequence - 1} to {entry.sequence}: one is missing."
             )
+        old = []
         for path in entry.replaces:
-            if self.files.pop(path, None) is None:
+            if (file := self.files.pop(path, None)) is None:
                 raise _contradiction(entry, f"{path} is replaced, and it was not there")
+            old.append(file)
         for file in entry.files:
             if self.files.setdefault(file.path, file) is not file:
                 raise _contradiction(entry, f"{file.path} is there already")
@@ -177,6 +185,10 @@ class Manifest:
             if not _follows(read, before):
                 raise _contradiction(entry, f"of {read.place} it does not go on where the entry before it ended")
             before.append(read)
+        if misfit := _misfit(entry, old):
+            raise _contradiction(entry, misfit)
+        if entry.kind == "append":
+            self.rounds.append(entry)
         self.last = entry
         self.next_sequence += 1
 
@@ -224,6 +236,42 @@ def _follows(read: Range, before: list[Range]) -> bool:
     last = before[-1]
     came_to = read.start if read.lost_before is None else read.lost_before
     return came_to == last.end <= read.start and read.topic_id == last.topic_id
+
+
+def _misfit(entry: Entry, old: Iterable[DataFile]) -> str:
+    """What of an entry does not fit (rule 5); a round of a table has no files."""
+    if not 0 <= entry.malformed <= sum(read.count for read in entry.ranges):
+        return f"{entry.malformed} of its records are malformed"
+    if entry.dead_letters not in (0, entry.malformed):
+        return f"it has {entry.dead_letters} letters for {entry.malformed} malformed records"
+    read = {span.place: span for span in entry.ranges}
+    for place, span in read.items():
+        if not 0 <= span.count <= span.end - span.start:
+            return f"of {place} it has {span.count} records from {span.start} to {span.end}"
+    if not entry.files:
+        return ""
+    wanted = _sums(old) if entry.replaces else {place: (one.count, one.checksum) for place, one in read.items() if one.count}
+    there = _sums(entry.files)
+    for place in sorted(wanted.keys() | there.keys()):
+        if wanted.get(place) != there.get(place):
+            return f"of {place} its files and its ranges do not add up"
+    for file in () if entry.replaces else entry.files:
+        for part in file.contents:
+            span = read[Place(file.topic, part.partition)]
+            if not span.start <= part.first <= part.last < span.end:
+                return f"{file.path} goes beyond what was read of {span.place}"
+    return ""
+
+
+def _sums(files: Iterable[DataFile]) -> dict[Place, tuple[int, int]]:
+    """How many records files hold of each partition, and their checksum (rule 3)."""
+    found: dict[Place, tuple[int, int]] = {}
+    for file in files:
+        for part in file.contents:
+            place = Place(file.topic, part.partition)
+            count, checksum = found.get(place, (0, 0))
+            found[place] = count + part.count, (checksum + part.checksum) % (1 << 64)
+    return found
 
 
 def _contradiction(entry: Entry, words: str) -> JobError:

@@ -5,8 +5,6 @@ HISTORIES_SEED has the same done again.
 
 from __future__ import annotations
 
-import os
-import random
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,11 @@ pytest.importorskip("pyspark")
 from barnabas import Broker
 from tests.pipeline.sources.histories import SETTINGS, run
 from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.seeds import seed_of
 
 pytestmark = pytest.mark.turn(4)
 
-SEED = int(os.environ.get("HISTORIES_SEED") or random.randrange(2**32))
+SEED = seed_of("HISTORIES_SEED")
 QUESTIONS = 9
 """The tenth would start workers of Spark for the segment source; test_segment_source.py has those."""
 

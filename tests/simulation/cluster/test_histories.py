@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.simulation.cluster.playing import play
+from tests.support.seeds import seed_of
 
 ALWAYS = 45
 AT_A_TIME = 15
@@ -25,7 +26,7 @@ def test_the_same_histories_as_ever(first: int) -> None:
 
 def test_new_histories() -> None:
     """Others each time; a failure names its seed, for `make sim-cluster SEED=...`."""
-    first = int.from_bytes(os.urandom(4), "big")
+    first = seed_of()
     print(f"histories from seed {first}")
     end = time.monotonic() + NEW_S
     while time.monotonic() < end:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
 
 from tests.simulation.quorum.mistakes import MISTAKES, Plant
 from tests.simulation.quorum.playing import play
+from tests.support.seeds import seed_of
 
 ALWAYS = 10
 NEW_S = 10.0
@@ -33,7 +33,7 @@ def test_the_same_histories_as_ever() -> None:
 
 def test_new_histories() -> None:
     """Others each time; a failure names its seed, for `make sim-quorum SEED=...`."""
-    first = int.from_bytes(os.urandom(4), "big")
+    first = seed_of()
     print(f"histories from seed {first}")
     end = time.monotonic() + NEW_S
     while time.monotonic() < end:

@@ -13,6 +13,7 @@ from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchT
 from replication.deadlines import Deadlines
 from replication.partition import end_key, state_key
 from replication.purgatory import Purgatory, Waiter
+from tests.support.seeds import seed_of
 
 ID = bytes(range(16))
 
@@ -321,7 +322,7 @@ def test_evicted_session_lets_its_parked_request_go_and_watches_nothing(sessions
 
 def test_watching_is_given_back_whatever_clients_do(purgatory):
     """Rule 3 and 4, as a property over random requests."""
-    seed = random.randrange(2**32)
+    seed = seed_of()
     chance = random.Random(seed)
     sessions = FetchSessions(purgatory, lambda: chance.randrange(1, 2**31), slots=5)
     known: list[FetchSession] = []

@@ -17,9 +17,10 @@ from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
 from tests.oracle.mutations import damaged, valid_frame
 from tests.oracle.values import VERSIONS, version_id
+from tests.support.seeds import seed_of
 
 FRAMES = int(os.environ.get("FUZZ_FRAMES", "200000"))
-SEED = int(os.environ.get("FUZZ_SEED") or random.randrange(2**32))
+SEED = seed_of("FUZZ_SEED")
 REPLAY = f"replay with FUZZ_SEED={SEED} FUZZ_FRAMES={FRAMES}"
 
 

@@ -12,6 +12,7 @@ from storage.blocking import WouldBlock
 from storage.disk import Disk
 from storage.segments.layout import LOG, OFFSET_INDEX
 from storage.segments.segment import Segment
+from tests.support.seeds import seed_of
 from tests.support.segments import batch, infos
 
 COUNT = 300
@@ -111,7 +112,7 @@ def test_the_index_of_a_segment_that_is_appended_to_is_passed_over(
 
 def test_no_wrong_bytes_in_an_index_hide_a_record(tmp_path: Path) -> None:
     """Random bytes at random places: a record is found, or the log itself is what is damaged."""
-    seed = random.randrange(2**32)
+    seed = seed_of()
     print(f"seed {seed}")
     rng = random.Random(seed)
     segment, _ = written(tmp_path)

@@ -1,7 +1,8 @@
 """Who should be in the ISR of the partitions led here: followers that caught up, and none that fell behind.
 
 RULES    1. A follower may join while its broker is in good standing, in the registration that it fetches with (KIP-903).
-         2. Its fetch calls for it; so does a change of the metadata, for a follower that has all says nothing of it again.
+         2. Its fetch calls for it; so does a change of the metadata, for a follower that has all says nothing of it again. But
+            who has just fallen behind may have all that is committed, where too few are in sync to commit more.
          3. Who fell behind is looked for from time to time.
 NOT HERE How far each is (`partition.py`), asking the controller (`broker/isr_requests.py`).
 """
@@ -55,10 +56,11 @@ class IsrWatch:
         """A follower that may join has fetched."""
         self._propose(partition, partition.isr_with(replica_id))
 
-    def look_for_joiners(self, partition: Partition) -> None:
+    def look_for_joiners(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:
         """The metadata may allow now what a follower's last fetch called for (rule 2)."""
         for replica_id, follower in partition.followers.items():
-            if replica_id not in partition.isr and self.may_join(replica_id, follower.broker_epoch):
+            keeps_up = follower.is_within(mono_ms, max_lag_ms)
+            if keeps_up and replica_id not in partition.isr and self.may_join(replica_id, follower.broker_epoch):
                 self._propose(partition, partition.isr_with(replica_id))
 
     def look_for_laggards(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:

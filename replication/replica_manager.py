@@ -127,7 +127,7 @@ class ReplicaManager:
                 self._place(topic, index, topic.partitions[index], mono_ms)
                 yield
         for partition in list(self.partitions.values()) if changes.brokers else ():
-            self.isrs.look_for_joiners(partition)
+            self.isrs.look_for_joiners(partition, mono_ms, self._max_lag_ms)
             yield
         self._has_begun = True
 
@@ -157,7 +157,7 @@ class ReplicaManager:
                     self._make_ready()
         else:
             partition.follow(state)
-        self.isrs.look_for_joiners(partition)
+        self.isrs.look_for_joiners(partition, mono_ms, self._max_lag_ms)
         if self.on_following is not None:
             self.on_following(partition)
         if self.on_leadership is not None and (was_leader, epoch) != (partition.is_leader, partition.leader_epoch):

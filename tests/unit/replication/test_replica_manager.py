@@ -557,6 +557,36 @@ def test_follower_that_falls_behind_is_proposed_to_leave(world):
     assert wishes == [(1,)]
 
 
+def test_who_has_left_and_says_nothing_is_not_proposed_again(world):
+    """Rule 2 of replication/isr_watch.py: with fewer in sync than there have to be, it has all that is committed."""
+    wishes = []
+    world.replicas.on_isr_wanted = lambda partition, isr: wishes.append(isr)
+    world.create("r", replicas=(1, 2), min_insync_replicas=2)
+    world.fetch("r", offset=0, replica=2, max_wait_ms=0)
+    world.load("r")
+    world.pass_time(30_001)
+    world.replicas.check_isrs(world.mono_ms)
+    world.change("r", isr=[1])
+    world.apply(world._broker(2))
+    assert wishes == [(1,)]
+    world.fetch("r", offset=1, replica=2, max_wait_ms=0)
+    assert wishes == [(1,), (1, 2)]
+
+
+def test_who_has_all_is_proposed_as_soon_as_it_may_join(world):
+    """Rule 2 of replication/isr_watch.py: in its session it says nothing of the partition again."""
+    wishes = []
+    world.replicas.on_isr_wanted = lambda partition, isr: wishes.append(isr)
+    world.create("r", replicas=(1, 2), isr=(1,))
+    world.apply(world._broker(2, fenced=True))
+    session = world.fetch("r", offset=0, replica=2, session=(0, 0), max_wait_ms=0).message.session_id
+    world.pass_time(60_000)
+    world.fetch_all({}, replica=2, session=(session, 1), max_wait_ms=0)
+    assert wishes == []
+    world.apply(world._broker(2))
+    assert wishes == [(1, 2)]
+
+
 def test_a_log_that_is_gone_leaves_nothing_to_the_collector(world):
     """Thousands of them in cycles would wait for a collection, which stands still for all that there is."""
     world.load("t")

@@ -20,7 +20,7 @@ SHOWN_BY = {
     "votes_that_leave_before_they_are_durable": 23,
     "logs_compared_by_offset_only": 378,
     "answers_to_older_questions": 524,
-    "changes_before_the_one_before_is_committed": 37,
+    "changes_before_the_one_before_is_committed": 30,
 }
 """The history that showed a mistake when it was last looked for, where the first few do not: it is played first."""
 

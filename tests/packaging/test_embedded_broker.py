@@ -58,14 +58,14 @@ def test_a_crash_loses_nothing_acknowledged() -> None:
     with Broker() as broker:
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
         sent = [producer.send("t", value=str(number).encode(), partition=0) for number in range(100)]
-        offsets = [future.get(timeout=10).offset for future in sent]
+        offsets = [future.get(timeout=60).offset for future in sent]
         producer.close()
         address = broker.bootstrap
         broker.kill()
         broker.restart()
         assert broker.bootstrap == address
         consumer = KafkaConsumer(
-            "t", bootstrap_servers=address, auto_offset_reset="earliest", consumer_timeout_ms=10_000
+            "t", bootstrap_servers=address, auto_offset_reset="earliest", consumer_timeout_ms=60_000
         )
         received = [(record.offset, record.value) for _, record in zip(range(100), consumer, strict=False)]
         consumer.close()

@@ -26,10 +26,10 @@ from kafka import KafkaConsumer, KafkaProducer
 def test_round_trip(kafka_broker, kafka_topic):
     assert storage.MINE == broker.MINE == "the user's own"
     producer = KafkaProducer(bootstrap_servers=kafka_broker.bootstrap)
-    producer.send(kafka_topic, key=b"k", value=b"v").get(timeout=10)
+    producer.send(kafka_topic, key=b"k", value=b"v").get(timeout=60)
     producer.close()
     consumer = KafkaConsumer(
-        kafka_topic, bootstrap_servers=kafka_broker.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=10_000
+        kafka_topic, bootstrap_servers=kafka_broker.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=60_000
     )
     record = next(consumer)
     assert (record.key, record.value) == (b"k", b"v")

@@ -303,7 +303,7 @@ def test_a_broker_killed_amid_a_compaction_finds_everything(tmp_path: Path) -> N
         until(lambda: list((data / f"{TOPIC}-0").glob("*.cleaned")), "a compaction is under way", every_s=0.005)
         helpers = process.children()
         process.kill()
-        gone, _ = psutil.wait_procs(helpers, timeout=10)
+        gone, _ = psutil.wait_procs(helpers, timeout=60)
         assert len(gone) == len(helpers) == 1
     with Broker(data, settings=SETTINGS) as broker:
         assert consumed(broker.bootstrap)[1] == last

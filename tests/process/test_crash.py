@@ -79,7 +79,7 @@ def read_all(bootstrap: str, topic: str) -> dict[tuple[int, int], bytes]:
         consumer.assign([place])
         offset = 0
         while offset < end:
-            messages = consumer.consume(min(500, end - offset), timeout=10)
+            messages = consumer.consume(min(500, end - offset), timeout=60)
             assert messages, f"nothing more of partition {partition} after offset {offset} of {end}"
             for message in messages:
                 assert message.error() is None, message.error()

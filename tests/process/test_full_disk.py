@@ -171,8 +171,8 @@ def test_what_others_are_told_meanwhile(small_disk: Path) -> None:
         filler.unlink()
         until(lambda: "has room again" in broker.log(), "it is felt")
         consumer.commit(offsets=[place], asynchronous=False)
-        assert consumer.committed([place], timeout=10)[0].offset == 4
-        until(lambda: "new" in admin.list_topics(timeout=10).topics, "the topic is made")
+        assert consumer.committed([place], timeout=60)[0].offset == 4
+        until(lambda: "new" in admin.list_topics(timeout=60).topics, "the topic is made")
         consumer.close()
 
 

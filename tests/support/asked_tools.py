@@ -51,6 +51,7 @@ MASKS: Masks = [
     (r"(?m)^\s+at .*\n", ""),  # where in the JVM's code an error was
     (r'"avg_throughput":[0-9.E-]+', "(a rate)"),
     (r'(?m)^.*"name":"partitions_assigned","partitions":\[\]}\n', ""),  # an assignor may take its time
+    (r'(?m)^.*"stage":"ProcessLoop".*"totalProcessed":0,.*\n', ""),  # so often it looked before there was something
     (r"\b[A-Za-z0-9_-]{22}\b", "(an id)"),
     (r"\b\d{13}\b", "(a time)"),
     (r'"time":"[^"]+"', "(a time)"),

@@ -133,7 +133,7 @@ def test_others_help_where_a_reader_is_stuck(loop: asyncio.AbstractEventLoop, wo
             loop.stop()
 
     for _ in range(READERS):
-        worker.read("data", lambda: together.wait(timeout=10), report)
+        worker.read("data", lambda: together.wait(timeout=60), report)
     for _ in range(UNREPORTED):
         worker.read("data", lambda: None, report)
     loop.run_forever()

@@ -3,7 +3,8 @@
 RULES    1. A group begins to read when every member has its share, so that no record is read twice for a rebalance.
          2. A group has read the topic when every offset of every partition was seen; what was seen twice is counted
             apart.
-         3. A look-up by time must name the first offset whose own timestamp is at or after the time asked.
+         3. A member leaves when all have committed: the others would be given its share.
+         4. A look-up by time must name the first offset whose own timestamp is at or after the time asked.
 NOT HERE Spark, which uses no group at all (`spark_jobs.py`).
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from threading import Thread
+from threading import Barrier, Thread
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -53,11 +54,19 @@ class _Shared:
     def __init__(self, ends: dict[int, int], members: int) -> None:
         self.seen = {partition: bytearray(end) for partition, end in ends.items()}
         self.shares = [0] * members
-        self.left = sum(ends.values())
+        self.all_have_committed = Barrier(members)
         self.failure: BaseException | None = None
 
+    def left(self) -> int:
+        return sum(marks.count(0) for marks in self.seen.values())
+
     def is_done(self) -> bool:
-        return self.left <= 0 or self.failure is not None
+        return self.failure is not None or not self.left()
+
+    def fail(self, failure: BaseException) -> None:
+        """The first failure counts: the others may come of it."""
+        self.failure = self.failure or failure
+        self.all_have_committed.abort()
 
     def everybody_is_in(self) -> bool:
         return all(self.shares) and sum(self.shares) == len(self.seen)
@@ -97,10 +106,11 @@ class _Member(Thread):
                 for place, records in self._consumer.poll(timeout_ms=200).items():
                     self._count(place.partition, records)
                 self._take_part()
-                _fail_when_late(deadline, self._shared.left)
+                _fail_when_late(deadline, self._shared.left())
             self._consumer.commit()
+            self._shared.all_have_committed.wait(LIMIT_S)
         except BaseException as failure:  # noqa: BLE001 - handed to the thread that waits for this one
-            self._shared.failure = failure
+            self._shared.fail(failure)
         finally:
             self._consumer.close()
 
@@ -120,8 +130,6 @@ class _Member(Thread):
                 fresh += 1
                 self.checksum += crc32(record.value)
         self.records += fresh
-        # A partition has one reader at a time, but `left` has three writers; the sum of `seen` decides in the end.
-        self._shared.left = sum(len(marks) - marks.count(1) for marks in self._shared.seen.values())
         self._tell(fresh)
 
 

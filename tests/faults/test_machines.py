@@ -81,7 +81,7 @@ def test_a_line_is_cut_for_one_port_alone(network: Network, echo: tuple[str, int
     until(lambda: heard(echo) == [b"0"], "the echo answers")
     for way in ((OUTSIDE, 1), (1, OUTSIDE)):
         network.cut("test", [way], 8)
-        assert heard(echo) == [b"0"]
+        until(lambda: heard(echo) == [b"0"], "the echo answers still")
         network.cut("test", [way], 7)
         assert heard(echo) == []
         network.mend("test")
@@ -91,9 +91,9 @@ def test_a_line_is_cut_for_one_port_alone(network: Network, echo: tuple[str, int
 def test_a_line_that_comes_and_goes_does_both(network: Network, echo: tuple[str, int]) -> None:
     """In turns."""
     until(lambda: heard(echo) == [b"0"], "the echo answers")
-    network.make_bad("test", [(OUTSIDE, 1)], turns_s=0.5)
+    network.make_bad("test", [(OUTSIDE, 1)], turns_s=1.0)
     for is_there in (True, False, True):
-        until(lambda is_there=is_there: (heard(echo, within_s=0.1) == [b"0"]) == is_there, "its turn")
+        until(lambda is_there=is_there: (heard(echo) == [b"0"]) == is_there, "its turn")
     network.mend("test")
 
 
@@ -102,13 +102,16 @@ def test_a_bad_line_loses_repeats_and_disorders_packets(network: Network, echo: 
     """Of 200 packets some are lost; with others all come, some twice, in another order."""
     until(lambda: heard(echo) == [b"0"], "the echo answers")
     network.make_bad("test", [(OUTSIDE, 1)], loss=0.5)
-    assert 0 < len(heard(echo, 200)) < 200
+    until(lambda: 0 < len(heard(echo, 200)) < 200, "some are lost")
     network.make_bad("test", [(OUTSIDE, 1)], twice=0.5, jitter_s=0.05)
-    back = heard(echo, 100)
+
+    def all_came_twice_and_late() -> bool:
+        back = heard(echo, 100)
+        is_all = set(back) == {b"%d" % number for number in range(100)}
+        return is_all and len(back) > 100 and back != sorted(back, key=int)
+
+    until(all_came_twice_and_late, "all come, some twice, in another order")
     network.mend("test")
-    assert set(back) == {b"%d" % number for number in range(100)}
-    assert len(back) > 100
-    assert back != sorted(back, key=int)
 
 
 @needs_machines
@@ -121,7 +124,7 @@ def test_nothing_is_left_of_machines_that_nobody_holds() -> None:
         assert not (made.disk / "x").exists(), "its disk is its own"
         where = made.disk_of(1)
         names = {name for _, name in socket.if_nameindex()}
-    assert running.wait(10) != 0
+    assert running.wait(60) != 0
     assert not where.exists()
     gone = names - {name for _, name in socket.if_nameindex()}
     assert len([name for name in gone if name.startswith("faults")]) == 1

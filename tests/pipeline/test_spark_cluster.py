@@ -69,7 +69,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     except NoJava as missing:
         pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("cluster")
-    with Broker() as broker, SparkCluster(folder) as cluster, WarmDriver(cluster.submit_words) as driver:
+    broker = Broker(start_timeout_s=LIMIT_S)
+    with broker, SparkCluster(folder) as cluster, WarmDriver(cluster.submit_words) as driver:
         yield Place(broker, cluster, driver)
 
 
@@ -100,12 +101,18 @@ def test_sparks_own_sink_loses_nothing_and_may_send_twice(place: Place, tmp_path
 
 
 def test_an_archive_and_its_dead_letters_hold_every_record_once_whoever_is_killed(place: Place, tmp_path: Path) -> None:
-    """archives.py rules 1 to 3: an executor, a worker with all that it started, and the driver's Python."""
+    """archives.py rules 1 to 3; life.py rule 5: each is killed when a round has begun, and more rounds are to come."""
     seed = seed_of()
     print(f"seed {seed}")
     with Life(Decoded, tmp_path / "life", place.broker, seed, place.cluster, place.driver) as life:
-        life.turn(("executor", "machine", "python"))
+        life.turn(("executor", "python"), moment="begun", portions=2)
+        life.turn(("broker",), moment="begun")
         life.finish()
+        assert {victim: life.kills[victim] for victim in ("executor", "python", "broker")} == {
+            "executor": 1,
+            "python": 1,
+            "broker": 1,
+        }
 
 
 def test_a_cluster_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:

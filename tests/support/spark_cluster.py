@@ -10,6 +10,7 @@ NOT HERE The driver: whoever submits a job (`submit_words` says where to).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -46,6 +47,8 @@ class SparkCluster:
         self._pages = pages
         self._master: subprocess.Popen[bytes] | None = None
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
+        self._left: list[psutil.Process] = []
+        """What workers had started that were killed alone."""
         self.bare_python = folder / "python" / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
 
     @property
@@ -126,18 +129,27 @@ class SparkCluster:
         return sorted(self._workers)
 
     def kill_worker(self, number: int, *, whole: bool = False) -> None:
-        """SIGKILL: the worker alone (its executors see that, and end), or the machine with all that it started."""
+        """SIGKILL: the worker alone, or the machine with all that it started.
+
+        Its executors see that it went, and end, but for one that was just starting: that works on.
+        """
         worker = self._workers.pop(number)
         others = psutil.Process(worker.pid).children(recursive=True)
         if whole:
             os.killpg(worker.pid, signal.SIGKILL)
         else:
             worker.kill()
+            self._left += others
         worker.wait()
-        _await_end(others)
+        if whole:
+            _await_end(others)
 
     def close(self) -> None:
         """End all of it."""
+        for process in self._left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        _await_end(self._left)
         for process in (*self._workers.values(), *([self._master] if self._master else [])):
             others = psutil.Process(process.pid).children(recursive=True)
             os.killpg(process.pid, signal.SIGKILL)

@@ -55,12 +55,19 @@ class Archive(Story):
         """By what lies in the folder."""
         own = self.into / "_barnabas"
         return {
+            "begun": Moment(self._rounds_begun, 4),
             "staging": Moment(counted(own / "staging", "*"), 1),
             "writing": Moment(counted(own / "staging", "*/_temporary/0/*/*"), 2),
             "staged": Moment(counted(own / "staging", "*/topic=*/date=*/0*.parquet"), 2),
             "committed": Moment(counted(own / "manifest", "*.json"), 3),
             "moved": Moment(counted(self.into, "topic=*/date=*/*.parquet"), 4),
         }
+
+    def _rounds_begun(self) -> int:
+        """How many rounds, the one whose files are being written among them, which is under way for sure."""
+        own = self.into / "_barnabas"
+        written = (int(path.name.partition(".")[0]) for path in (own / "staging").glob("*"))
+        return max(1 + max(written, default=-1), counted(own / "manifest", "*.json")())
 
     def files(self) -> list[Path]:
         """Where a stranger looks."""

@@ -69,13 +69,13 @@ class Job:
         """Wait until it ends; its exit code."""
         return self._process.wait(LIMIT_S)
 
-    def kill_python(self) -> None:
-        """SIGKILL for its Python; its JVM is still there for a moment."""
+    def kill_python(self) -> int:
+        """SIGKILL for its Python; its JVM is still there for a moment. How its Python ended."""
         self._process.kill()
-        self._process.wait()
+        return self._process.wait()
 
-    def kill(self) -> None:
-        """SIGKILL for all that is left of it."""
+    def kill(self) -> int:
+        """SIGKILL for all that is left of it; how its Python ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        return self._process.wait()

@@ -9,6 +9,7 @@ RULES    1. Here, the driver is killed: the whole process group, Python alone wh
          3. After every turn the story is checked; at its end a run is not disturbed, and all must be there. An archive is
             audited then.
          4. What was done is written down as it is done; the seed does it again, as far as the machine does.
+         5. A kill counts where the job had not ended before it.
 """
 
 from __future__ import annotations
@@ -103,16 +104,20 @@ class Life:
         """How many records were sent."""
         return self._story.count
 
-    def turn(self, victims: tuple[str, ...] | None = None, die_at: int = 0) -> None:
-        """One run of the job, and who is killed on the way."""
-        self._story.send_more()
+    def turn(
+        self, victims: tuple[str, ...] | None = None, die_at: int = 0, moment: str | None = None, portions: int = 1
+    ) -> None:
+        """One run of the job, on so many more portions of records, and who is killed on the way: each at the next such
+        moment, or some time."""
+        for _ in range(portions):
+            self._story.send_more()
         if victims is None:
             victims = self._victims()
         if "step" in victims:
             die_at = self._rng.randrange(1, MOST_STEPS)
         job = self._start(die_at)
         try:
-            struck = [victim for victim in victims if victim != "step" and self._strike(victim, job)]
+            struck = [victim for victim in victims if victim != "step" and self._strike(victim, job, moment)]
             if not struck or struck[-1] not in DRIVERS:
                 code = job.wait()
                 self._judge(code, struck, job, may_die=die_at > 0)
@@ -187,12 +192,12 @@ class Life:
         others = [self._rng.choice(OTHERS) for _ in range(self._rng.randrange(1, 4))]
         return tuple(others) if self._rng.random() < 0.6 else (*others[:1], driver)
 
-    def _strike(self, victim: str, job: Job) -> bool:
-        """Wait for some moment, and kill; False when the job was over before."""
+    def _strike(self, victim: str, job: Job, wanted: str | None) -> bool:
+        """Wait for the moment, or some moment, and kill; False when the job was over before (rule 5)."""
         moments = {**self._story.moments(), "anytime": _time_since_now()}
-        name = self._rng.choice(sorted(moments))
+        name = wanted or self._rng.choice(sorted(moments))
         moment = moments[name]
-        more = self._rng.randrange(1, moment.most + 1)
+        more = 1 if wanted else self._rng.randrange(1, moment.most + 1)
         before = moment.count()
         pause = 0.001 + self._rng.random() / 20
         until(lambda: job.is_over or moment.count() >= before + more, f"the job reached {name}", REACHED_S, pause)
@@ -205,14 +210,13 @@ class Life:
         return bool(killed)
 
     def _kill_driver(self, job: Job) -> bool:
-        job.kill()
-        return True
+        return job.kill() == KILLED
 
     def _kill_python(self, job: Job) -> bool:
-        job.kill_python()
+        code = job.kill_python()
         self._ghosts.append(job)
         self._has_ghost = self._warm is not None
-        return True
+        return code == KILLED
 
     def _kill_executor(self, job: Job) -> bool:
         assert self._cluster is not None, "an executor is of a cluster"

@@ -48,13 +48,19 @@ def nodes(process: subprocess.Popen[str]) -> dict[str, psutil.Process]:
     return found
 
 
+def in_sync(admin: AdminClient) -> list[int]:
+    """How many are in sync for each partition of the topic, as whoever is asked knows by now."""
+    found = admin.list_topics("kept", timeout=30).topics["kept"].partitions
+    return [len(partition.isrs) for partition in found.values()]
+
+
 def test_one_command_runs_three_nodes_whose_data_survive(tmp_path: Path) -> None:
     """One line when all are ready; all end with it, cleanly, and come back under the same addresses with what they had."""
     with command(tmp_path) as (process, bootstrap):
         assert len(bootstrap.split(",")) == 3
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic("kept", 3)])["kept"].result(30)
-        assert len(admin.list_topics("kept", timeout=30).topics["kept"].partitions[0].isrs) == 3
+        until(lambda: in_sync(admin) == [3, 3, 3], "every replica is made")
         running = nodes(process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
@@ -64,11 +70,7 @@ def test_one_command_runs_three_nodes_whose_data_survive(tmp_path: Path) -> None
     with command(tmp_path) as (process, again):
         assert again == bootstrap
         admin = AdminClient({"bootstrap.servers": again})
-
-        def replicas() -> list[int]:
-            return [len(one.isrs) for one in admin.list_topics("kept", timeout=30).topics["kept"].partitions.values()]
-
-        until(lambda: replicas() == [3, 3, 3], "all replicas are in sync again")
+        until(lambda: in_sync(admin) == [3, 3, 3], "all replicas are in sync again")
 
 
 def test_a_node_that_dies_is_told_of_and_not_started_again(tmp_path: Path) -> None:

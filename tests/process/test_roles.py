@@ -51,7 +51,7 @@ def test_brokers_go_on_with_another_controller_and_with_none(cluster: Cluster) -
     """The active controller dies, then so many that there is no quorum: what has leaders is written on; then they come back."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("t", 2, 2)])["t"].result(30)
-    assert sorted(admin.list_topics(timeout=30).brokers) == [1, 2]
+    until(lambda: sorted(admin.list_topics(timeout=30).brokers) == [1, 2], "both brokers are told of")
     first = leader(cluster)
     cluster.nodes[first].kill()
     admin.create_topics([NewTopic("later", 2, 2)])["later"].result(30)

@@ -101,7 +101,18 @@ def changed(path: str, value: Any) -> Callable[[Said], None]:
         (changed("unknown", 1), "unexpected keyword argument 'unknown'"),
         (changed("ranges.0.start", 9), "entry 1: of t-0 it does not go on"),
         (changed("ranges.0.start", 11), "entry 1: of t-0 it does not go on"),
-        (changed("ranges.0.end", 19), "entry 2: of t-0 it does not go on"),
+        (changed("ranges.0.end", 21), "entry 2: of t-0 it does not go on"),
+        (changed("ranges.0.end", 19), "entry 1: of t-0 it has 10 records from 10 to 19"),
+        (changed("ranges.0.count", -1), "entry 1: of t-0 it has -1 records from 10 to 20"),
+        (changed("ranges.0.count", 9), "entry 1: of t-0 its files and its ranges do not add up"),
+        (changed("ranges.0.checksum", 8), "entry 1: of t-0 its files and its ranges do not add up"),
+        (changed("files.0.contents.0.checksum", 8), "entry 1: of t-0 its files and its ranges do not add up"),
+        (changed("files.0.contents.0.partition", 1), "entry 1: of t-0 its files and its ranges do not add up"),
+        (changed("files.0.contents.0.last", 20), "entry 1: .* goes beyond what was read of t-0"),
+        (changed("files.0.contents.0.first", 9), "entry 1: .* goes beyond what was read of t-0"),
+        (changed("malformed", 11), "entry 1: 11 of its records are malformed"),
+        (changed("malformed", -1), "entry 1: -1 of its records are malformed"),
+        (changed("dead_letters", 1), "entry 1: it has 1 letters for 0 malformed records"),
         (changed("ranges.0.end", 3), "entry 1: of t-0 it does not go on"),
         (changed("ranges.0.lost_before", 4), "entry 1: of t-0 it does not go on"),
         (changed("ranges.0.topic_id", "other"), "entry 1: of t-0 it does not go on"),
@@ -118,11 +129,20 @@ def changed(path: str, value: Any) -> Callable[[Said], None]:
     ],
 )
 def test_what_does_not_fit_is_said(folder: Path, change: Callable[[Said], None], sentence: str) -> None:
-    """manifest.py rule 4: kinds, the order of entries, ranges that follow each other, files that are there once."""
+    """manifest.py rules 4 and 5: kinds, the order of entries, ranges that follow each other, files that are there once."""
     said = json.loads((folder / name(1)).read_text())
     change(said)
     (folder / name(1)).write_text(json.dumps(said))
     with pytest.raises(JobError, match=sentence):
+        read_manifest(folder)
+
+
+def test_a_compaction_that_lost_records_is_refused(folder: Path) -> None:
+    """manifest.py rule 5: the new file must hold what the old ones held."""
+    said = json.loads((folder / name(3)).read_text())
+    said["files"][0]["contents"][0]["count"] = 19
+    (folder / name(3)).write_text(json.dumps(said))
+    with pytest.raises(JobError, match="entry 3: of t-0 its files and its ranges do not add up"):
         read_manifest(folder)
 
 

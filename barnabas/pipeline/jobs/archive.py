@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from barnabas.pipeline.brokers import Brokers, Place, Span, Topic
-from barnabas.pipeline.decoding import Decoding, decode, decoded_fields, settle_decoding
+from barnabas.pipeline.decoding import Decoding, decode, decoded_fields, is_begun_with, settle_decoding
 from barnabas.pipeline.jobs.compacting import compact
 from barnabas.pipeline.jobs.dead_letters import send_letters
 from barnabas.pipeline.jobs.keeping import Total, keeper_of
@@ -96,6 +96,9 @@ def archive(spark: SparkSession, settings: ArchiveSettings, tell: Tell = lambda 
             raise JobError(f"{folder.path} is the archive of another cluster ({identity.cluster}, not {cluster}).")
         if settings.decode not in (None, identity.decoding["format"]):
             raise JobError(f"The archive {folder.path} was begun with --decode {identity.decoding['format']}.")
+        decoding = Decoding(**identity.decoding)
+        if settings.schema is not None and decoding.format != "raw" and not is_begun_with(settings.schema, decoding):
+            raise JobError(f"The archive {folder.path} was begun with another schema than {settings.schema}.")
         if settings.format not in (None, identity.sink):
             raise JobError(f"The archive {folder.path} was begun with --format {identity.sink}.")
         run = _Run(own, settings, brokers, folder, tell)
@@ -130,7 +133,8 @@ class _Run:
         self._keeper = keeper_of(spark, folder)
         identity = folder.identity()
         self._decoding = Decoding(**identity.decoding)
-        self._group = settings.group or f"barnabas-archive-{identity.id}"
+        self._name = f"barnabas-archive-{identity.id}"
+        self._group = settings.group or self._name
         self._started = time.monotonic()
         self._report = ArchiveReport(str(folder.path))
 
@@ -215,7 +219,7 @@ class _Run:
         kept = self._keeper.keep(with_day(records), sequence, spans)
         letters = 0
         if kept.malformed and self._settings.dead_letters is not None:
-            group = f"{self._group}-dead-letters"
+            group = f"{self._name}-dead-letters"  # whatever group shows the lag: another one would send again
             letters = send_letters(kept.records, self._brokers, self._settings.dead_letters, group, len(spans))
         empty = {place: Span(at.start, at.start) for place, at in waiting.items() if place not in self._manifest.ranges}
         return Entry(
@@ -229,6 +233,7 @@ class _Run:
             kept.files,
             malformed=kept.malformed,
             dead_letters=letters,
+            letters_topic=(self._settings.dead_letters or "") if letters else "",
         )
 
     def _account(self, entry: Entry, behind: int, seconds: float) -> None:

@@ -2,14 +2,17 @@
 
 RULES    1. What is compared is what a reader finds: every data file that lies in the folder, in the manifest or not. The
             manifest is a third witness: each of its files must be there and hold what it says.
-         2. Both sides are read whole, from the first offset that both can have to where the archive ends. What the broker has
-            deleted since is checked against the manifest alone; what is not archived yet is said, and is no fault.
+         2. Both sides are read whole, from the log's start to where the archive ends. What the broker has
+            deleted since is checked against the manifest alone; what is not archived yet is said, and is no fault. An archive
+            begins where the log began then: what the log has before it was taken from the archive.
          3. What a compacted topic has not any more is no fault: the manifest's checksums still vouch for it.
          4. Every offset without a record on the topic is explained: retention, an aborted transaction, a transaction's marker,
             compaction. What nothing explains is a fault.
-         5. An audit without a fault says so to `archive --trim`; one with a fault takes that back.
-NOT HERE The comparison itself (`comparing.py`), the archive's side (`audited_files.py`, `audited_table.py`), the page
-         (`audit_page.py`).
+         5. An audit without a fault says so to `archive --trim`; one with a fault takes that back. How far the archive went is
+            remembered: one that ends earlier than an audit before found it has lost rounds.
+         6. Every fault is a line of the report, which says where it is.
+NOT HERE The comparison itself (`comparing.py`), the archive's side (`audited_files.py`, `audited_table.py`), malformed records
+         and their letters (`audited_malformed.py`), the page (`audit_page.py`).
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ from barnabas.pipeline.brokers import Brokers, Place, Span, Topic
 from barnabas.pipeline.checksums import add_up, record_hash
 from barnabas.pipeline.jobs.audit_page import write_page
 from barnabas.pipeline.jobs.audited_files import AuditedFiles, listed
+from barnabas.pipeline.jobs.audited_malformed import AuditedMalformed
 from barnabas.pipeline.jobs.audited_table import AuditedTable
 from barnabas.pipeline.jobs.comparing import Stretch, differences, differing, steps_back, sum_stretches, within
 from barnabas.pipeline.jobs.gaps import explain_gaps
-from barnabas.pipeline.jobs.trimming import Verified, write_verified
+from barnabas.pipeline.jobs.trimming import Verified, read_reached, write_verified
 from barnabas.pipeline.jobs.writing import own_session
 from barnabas.pipeline.kafka_source import read_spans
 from barnabas.pipeline.moments import now
@@ -41,6 +45,8 @@ from barnabas.pipeline.telling import Tell
 from barnabas.pipeline.trouble import JobError
 
 STRETCH = 10_000
+LINES = 50
+"""So many files at fault are named, of each kind."""
 KINDS = ("lost", "doubled", "altered", "strange")
 
 
@@ -104,12 +110,18 @@ class AuditReport:
     altered_files: list[str]
     unreadable_files: list[str]
     misdecoded: int
+    malformed: int
+    miscounted_rounds: list[str]
+    missing_letters: int
+    letters: list[dict[str, Any]]
+    cut_off: list[str]
     partitions: list[dict[str, Any]]
     examples: list[dict[str, Any]]
     days: dict[str, int]
     when: str
     page: str
     seconds: float = 0.0
+    lines: list[dict[str, Any]] = field(default_factory=list)
 
 
 def audit(spark: SparkSession, settings: AuditSettings, tell: Tell = lambda _: None) -> AuditReport:
@@ -171,6 +183,7 @@ class _Audit:
         self._tell = tell
         self._places = _places(manifest, brokers, topics, is_files=isinstance(files, AuditedFiles))
         self._files = files
+        self._reached = read_reached(folder)
 
     def run(self) -> AuditReport:
         self._files.check()
@@ -180,10 +193,17 @@ class _Audit:
         for row in steps_back(self._files.records()).collect():
             place = self._place(row)
             place.steps_back, place.most_back_ms = row["times"], row["most_ms"]
+        malformed = AuditedMalformed(self._spark, self._manifest.rounds, self._files.malformed(), self._topics)
+        is_decoded = self._folder.identity().decoding["format"] != "raw"
+        if is_decoded or any(entry.malformed for entry in self._manifest.rounds):
+            malformed.check(self._settings, self._brokers, self._settings.examples)
         places = list(self._places.values())
-        agrees = not self._files.faults() and all(place.agrees for place in places)
+        cut_off = self._cut_off()
+        agrees = all(place.agrees for place in places) and not (self._files.faults() or malformed.faults() or cut_off)
         when = now()
-        write_verified(self._folder, when, self._verified() if agrees else [])
+        ends = {str(place): end for place, end in self._manifest.ends().items()}
+        reached = {place: max(ends.get(place, 0), self._reached.get(place, 0)) for place in ends | self._reached}
+        write_verified(self._folder, when, self._verified() if agrees else [], reached)
         totals = {kind: sum(getattr(place, kind) for place in places) for kind in KINDS}
         return AuditReport(
             archive=str(self._folder.path),
@@ -196,12 +216,41 @@ class _Audit:
             altered_files=self._files.altered,
             unreadable_files=self._files.unreadable,
             misdecoded=self._files.misdecoded,
+            malformed=malformed.count,
+            miscounted_rounds=malformed.miscounted,
+            missing_letters=sum(one.missing or 0 for one in malformed.letters),
+            letters=[asdict(one) for one in malformed.letters],
+            cut_off=cut_off,
             partitions=[{**asdict(place), "pending": place.pending, "agrees": place.agrees} for place in places],
             examples=examples,
             days=_days(self._manifest, self._topics),
             when=when,
             page="",
+            lines=[*_lines(examples), *self._lines(), *malformed.lines(), *_named("cut off", cut_off)],
         )
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """The files at fault, and offsets that nothing explains (rule 6)."""
+        unexplained = [
+            f"{one.gaps['unexplained']} offsets of {place} from {one.compared_from} to {one.archived_to}"
+            for place, one in self._places.items()
+            if one.gaps.get("unexplained")
+        ]
+        kinds = ("missing", "unknown", "altered", "unreadable")
+        files = [line for kind in kinds for line in _named(f"{kind} file", getattr(self._files, kind))]
+        return [*files, *_named("unexplained", unexplained)]
+
+    def _cut_off(self) -> list[str]:
+        """The partitions that were archived further when an audit saw them (rule 5)."""
+        wanted = {place: end for place, end in self._reached.items() if place.rpartition("-")[0] in self._topics}
+        if not self._settings.topic:
+            wanted = self._reached
+        ends = {str(place): end for place, end in self._manifest.ends().items()}
+        return [
+            f"{place}, which was archived up to {end}, and ends at {ends.get(place, 0)}"
+            for place, end in sorted(wanted.items())
+            if ends.get(place, 0) < end
+        ]
 
     def _compare(self) -> list[dict[str, Any]]:
         """Count what differs (rule 2); some of it by name."""
@@ -273,7 +322,7 @@ def _places(
     for place in places:
         ranges = manifest.ranges.get(place, [])
         written = contents_of(manifest.files.values(), place)
-        if is_files and (_total(ranges) != _total(written) or not _are_within(written, ranges)):
+        if is_files and _total(ranges) != _total(written):
             raise JobError(f"The manifest contradicts itself about {place}: its files and its ranges do not add up.")
         if not ranges:  # of a partition that came later nothing is archived yet
             start = starts[place]
@@ -282,7 +331,7 @@ def _places(
         first, end = ranges[0].start, ranges[-1].end
         if end > ends[place]:
             raise JobError(f"{place} ends at {ends[place]}, and it is archived up to {end}: it is not what it was.")
-        start = min(max(starts[place], first), end)
+        start = min(starts[place], end)
         found[place] = PartitionAudit(*place, starts[place], ends[place], first, end, start)
     return found
 
@@ -290,12 +339,6 @@ def _places(
 def _total(parts: Sequence[Range] | Sequence[Contents]) -> tuple[int, int]:
     """How many records, and their checksum."""
     return sum(part.count for part in parts), add_up(part.checksum for part in parts)
-
-
-def _are_within(written: Sequence[Contents], ranges: Sequence[Range]) -> bool:
-    """Whether nothing was written but what was read."""
-    start, end = (ranges[0].start, ranges[-1].end) if ranges else (0, 0)
-    return all(start <= part.first <= part.last < end for part in written)
 
 
 def _hashed(records: DataFrame) -> DataFrame:
@@ -310,6 +353,18 @@ def _from_on(records: DataFrame, spans: dict[Place, Span]) -> DataFrame:
             is_before = (f.col("topic") == place.topic) & (f.col("partition") == place.partition)
             later &= ~(is_before & (f.col("offset") < span.start))
     return records.where(later)
+
+
+def _lines(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records that differ, by name."""
+    return [
+        {"fault": one["kind"], "where": f"{one['topic']}-{one['partition']}, offset {one['offset']}"}
+        for one in examples
+    ]
+
+
+def _named(fault: str, places: list[str]) -> list[dict[str, Any]]:
+    return [{"fault": fault, "where": place} for place in places[:LINES]]
 
 
 def _days(manifest: Manifest, topics: dict[str, Topic]) -> dict[str, int]:

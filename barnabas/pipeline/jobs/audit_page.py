@@ -119,8 +119,16 @@ def _files(report: Any) -> list[str]:
         "Files that are not what the manifest says": report.altered_files,
         "Files that cannot be read": report.unreadable_files,
     }
-    words = "records whose data or error is not what the value decodes to"
-    wrong = [f"<p class='no'>{report.misdecoded:,} {words}</p>"] if report.misdecoded else []
+    counts = {
+        "records whose data or error is not what the value decodes to": report.misdecoded,
+        "malformed records without a letter in the topic that it was sent to": report.missing_letters,
+    }
+    faults = {
+        **faults,
+        "Rounds that counted other malformed records": report.miscounted_rounds,
+        "Partitions that were archived further when an audit saw them": report.cut_off,
+    }
+    wrong = [f"<p class='no'>{count:,} {words}</p>" for words, count in counts.items() if count]
     return wrong + [
         f"<h2 class='no'>{title}: {len(paths):,}</h2><ul>{''.join(f'<li>{_safe(path)}</li>' for path in paths[:50])}</ul>"
         for title, paths in faults.items()

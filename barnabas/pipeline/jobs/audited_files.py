@@ -3,8 +3,8 @@
 RULES    1. All that a reader who lists the folder would take counts, in the manifest or not, wherever it lies; when some
             topics are chosen, what lies in their folders.
             Hidden names are left out; but who globs for `*.parquet` takes a hidden file too.
-         2. A file of the manifest must be there, as long as it was, and hold what it held: the same records of each
-            partition by count, first, last and checksum. What is decoded must be what the value decodes to.
+         2. A file of the manifest must be there, byte for byte, and hold what it held: the same records of each partition by
+            count, first, last and checksum, each under its own day. What is decoded must be what the value decodes to.
          3. What Spark cannot read, or what has records without partition or offset, is unreadable, and the rest is read
             without it.
 NOT HERE A table of Delta or Iceberg (`audited_table.py`), decoding once more (`audited_decoding.py`), the comparison with
@@ -29,8 +29,9 @@ from pyspark.sql import functions as f
 from barnabas.pipeline.decoding import Decoding, decoded_fields
 from barnabas.pipeline.jobs.audited_decoding import misdecoded
 from barnabas.pipeline.jobs.writing import JUDGED, contents_by_file, path_inside
+from barnabas.pipeline.store.digests import digests
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.manifest import Contents, Manifest, topic_of
+from barnabas.pipeline.store.manifest import Contents, DataFile, Manifest, topic_of
 from barnabas.pipeline.store.reading import SCHEMA, read_files, settled_manifest
 from barnabas.pipeline.trouble import JobError
 
@@ -105,16 +106,23 @@ class AuditedFiles:
     def check(self) -> None:
         """Read every file, and hold it against the manifest (rule 2)."""
         found = self._read(self._contents)
+        sha256 = digests([self._folder.path / path for path in self.readable])
         wrong = self._read(self._misdecoded) if self._decoding.format != "raw" else {}
         self.misdecoded = sum(wrong.values())
         for path in self.readable:
             file = self._known.get(path)
+            held, is_misplaced = found.get(path, ([], False))
             if file is not None and (
-                found.get(path, []) != list(file.contents)
-                or (self._folder.path / path).stat().st_size != file.bytes
+                held != list(file.contents)
+                or is_misplaced
                 or path in wrong
+                or not self._is_as_written(file, sha256[self._folder.path / path])
             ):
                 self.altered.append(path)
+
+    def _is_as_written(self, file: DataFile, sha256: str) -> bool:
+        """Whether it is byte for byte what it was; manifests of before had no digests."""
+        return (self._folder.path / file.path).stat().st_size == file.bytes and file.sha256 in ("", sha256)
 
     def faults(self) -> list[str]:
         """Every file that is not as it should be."""
@@ -123,6 +131,10 @@ class AuditedFiles:
     def records(self) -> DataFrame:
         """What a reader finds in the folder."""
         return read_files(self._spark, self._folder.path, self.readable, JUDGED)
+
+    def malformed(self) -> DataFrame:
+        """The records that could not be decoded."""
+        return self.records().where("error is not null")
 
     def _read(self, look: Callable[[list[str]], dict[str, T]]) -> dict[str, T]:
         """Something of every file that can be read."""
@@ -145,12 +157,13 @@ class AuditedFiles:
         middle = len(paths) // 2
         return {**self._by_halves(paths[:middle], look), **self._by_halves(paths[middle:], look)}
 
-    def _contents(self, paths: list[str]) -> dict[str, list[Contents]]:
-        """What files hold."""
+    def _contents(self, paths: list[str]) -> dict[str, tuple[list[Contents], bool]]:
+        """What files hold, and whether under another day than their own."""
         records = read_files(self._spark, self._folder.path, paths, JUDGED)
         for name in ("partition", "offset"):
             records = records.withColumn(name, f.coalesce(name, f.raise_error(f.lit(NO_PLACE))))
-        return contents_by_file(records)[0]
+        held = contents_by_file(records)
+        return {path: (contents, path in held.misplaced) for path, contents in held.contents.items()}
 
     def _misdecoded(self, paths: list[str]) -> dict[str, int]:
         """In which files, and how often, what is decoded is not what the value says."""

@@ -19,6 +19,7 @@ from barnabas.pipeline.brokers import Place
 from barnabas.pipeline.checksums import add_up, joined, record_hash, sums
 from barnabas.pipeline.decoding import Decoding
 from barnabas.pipeline.jobs.audited_decoding import misdecoded
+from barnabas.pipeline.jobs.writing import is_elsewhere
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.lakes import committed, is_under_way, open_lake
 from barnabas.pipeline.store.manifest import Manifest
@@ -47,10 +48,9 @@ class AuditedTable:
 
     def check(self) -> None:
         """Hold the table against the manifest (rules 1 and 2)."""
-        is_elsewhere = f.count_if(~f.col("date").eqNullSafe(f.to_date("timestamp"))).alias("elsewhere")
-        first = f.min("offset").alias("first")
-        hashed = self.records().select(*PLACE, "timestamp", "date", record_hash().alias("hash"))
-        rows = hashed.groupBy("topic", "partition").agg(first, is_elsewhere, *sums("hash")).collect()
+        found_at = [f.min("offset").alias("first"), f.count_if("is_elsewhere").alias("elsewhere")]
+        hashed = self.records().select(*PLACE, is_elsewhere(), record_hash().alias("hash"))
+        rows = hashed.groupBy("topic", "partition").agg(*found_at, *sums("hash")).collect()
         found = {Place(row["topic"], row["partition"]): row for row in rows}
         wrong = self._misdecoded()
         self.misdecoded = sum(wrong.values())
@@ -77,6 +77,10 @@ class AuditedTable:
     def records(self) -> DataFrame:
         """What a reader finds."""
         return self._found.where(_has_place())
+
+    def malformed(self) -> DataFrame:
+        """The records that could not be decoded."""
+        return self.records().where("error is not null" if "error" in self._found.columns else "false")
 
     def _misdecoded(self) -> dict[Place, int]:
         """In which partitions, and how often, what is decoded is not what the value says."""

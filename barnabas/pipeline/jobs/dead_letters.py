@@ -42,5 +42,17 @@ def send_letters(records: DataFrame, brokers: Brokers, topic: str, group: str, l
     return sum(row["sent"] + row["skipped"] for row in sent)
 
 
+def origin_of(letters: DataFrame) -> DataFrame:
+    """Which records letters were sent for: topic, partition, offset."""
+    kinds = {"topic": "string", "partition": "int", "offset": "bigint"}
+    return letters.select(*(_said(f"dead-letter.{name}").try_cast(kinds[name]).alias(name) for name in ORIGIN))
+
+
+def _said(name: str) -> Column:
+    """A header's text; ours stand behind the record's own."""
+    named = f.filter("headers", lambda header: header["key"] == name)
+    return f.try_element_at(named, f.lit(-1))["value"].cast("string")
+
+
 def _header(name: str, column: str) -> Column:
     return f.struct(f.lit(name).alias("key"), f.col(column).cast("string").cast("binary").alias("value"))

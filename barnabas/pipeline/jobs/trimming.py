@@ -1,10 +1,12 @@
 """Records that are safe in an archive are deleted on the broker: only what an audit has verified.
 
-FORMAT   _barnabas/audit.json: {when, archive, verified: [{topic, topic_id, partition, end}]}
+FORMAT   _barnabas/audit.json: {when, archive, verified: [{topic, topic_id, partition, end}], reached: {partition: end}}
 RULES    1. Nothing at or above the end that the last audit verified is deleted.
          2. Every file of the manifest must be there, of the length that it was written with; compacted ones are verified by
             the compaction (`compacting.py`, rule 2).
          3. A topic that was made again since is left alone.
+         4. `reached` is the furthest end that any audit found a partition archived up to: an archive that ends earlier has lost
+            rounds, though its manifest and its files fit each other.
 NOT HERE Verifying (`audit.py`).
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from barnabas.pipeline.brokers import Brokers, Place, Topic
 from barnabas.pipeline.store.durable import write_durably
@@ -30,9 +33,10 @@ class Verified:
     end: int
 
 
-def write_verified(folder: ArchiveFolder, when: str, verified: list[Verified]) -> None:
+def write_verified(folder: ArchiveFolder, when: str, verified: list[Verified], reached: dict[str, int]) -> None:
     """Keep what an audit has found."""
-    said = {"when": when, "archive": folder.identity().id, "verified": [asdict(one) for one in verified]}
+    found = {"verified": [asdict(one) for one in verified], "reached": reached}
+    said = {"when": when, "archive": folder.identity().id, **found}
     try:
         write_durably(folder.audit_file, json.dumps(said, indent=1) + "\n")
     except OSError as failure:
@@ -41,14 +45,26 @@ def write_verified(folder: ArchiveFolder, when: str, verified: list[Verified]) -
 
 def read_verified(folder: ArchiveFolder) -> list[Verified]:
     """What the last audit has found; nothing when there was none."""
-    if not folder.audit_file.exists():
-        return []
     try:
-        said = json.loads(folder.audit_file.read_text())
-        is_ours = said["archive"] == folder.identity().id
-        return [Verified(**one) for one in said["verified"]] if is_ours else []
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
-        raise JobError(f"{folder.audit_file} is damaged: {failure}; run an audit.") from failure
+        return [Verified(**one) for one in _read(folder).get("verified", [])]
+    except (OSError, ValueError, TypeError, AttributeError) as failure:
+        raise JobError(f"{folder.audit_file} is damaged: {failure}; remove it, and run an audit.") from failure
+
+
+def read_reached(folder: ArchiveFolder) -> dict[str, int]:
+    """How far audits found the archive (rule 4)."""
+    try:
+        return {str(place): int(end) for place, end in _read(folder).get("reached", {}).items()}
+    except (OSError, ValueError, TypeError, AttributeError) as failure:
+        raise JobError(f"{folder.audit_file} is damaged: {failure}; remove it, and run an audit again.") from failure
+
+
+def _read(folder: ArchiveFolder) -> dict[str, Any]:
+    """What the last audit of this archive wrote down."""
+    if not folder.audit_file.exists():
+        return {}
+    said: dict[str, Any] = json.loads(folder.audit_file.read_text())
+    return said if said.get("archive") == folder.identity().id else {}
 
 
 def trim(brokers: Brokers, folder: ArchiveFolder, manifest: Manifest, topics: dict[str, Topic]) -> dict[Place, int]:

@@ -240,17 +240,19 @@ def _follows(read: Range, before: list[Range]) -> bool:
 
 def _misfit(entry: Entry, old: Iterable[DataFile]) -> str:
     """What of an entry does not fit (rule 5); a round of a table has no files."""
-    if not 0 <= entry.malformed <= sum(read.count for read in entry.ranges):
-        return f"{entry.malformed} of its records are malformed"
-    if entry.dead_letters not in (0, entry.malformed):
-        return f"it has {entry.dead_letters} letters for {entry.malformed} malformed records"
     read = {span.place: span for span in entry.ranges}
     for place, span in read.items():
         if not 0 <= span.count <= span.end - span.start:
             return f"of {place} it has {span.count} records from {span.start} to {span.end}"
+    if not 0 <= entry.malformed <= sum(read.count for read in entry.ranges):
+        return f"{entry.malformed} of its records are malformed"
+    if entry.dead_letters not in (0, entry.malformed):
+        return f"it has {entry.dead_letters} letters for {entry.malformed} malformed records"
     if not entry.files:
         return ""
-    wanted = _sums(old) if entry.replaces else {place: (one.count, one.checksum) for place, one in read.items() if one.count}
+    wanted = (
+        _sums(old) if entry.replaces else {place: (one.count, one.checksum) for place, one in read.items() if one.count}
+    )
     there = _sums(entry.files)
     for place in sorted(wanted.keys() | there.keys()):
         if wanted.get(place) != there.get(place):

@@ -225,8 +225,13 @@ class Rig:
     ) -> Iterator[tuple[Any, list[Any]]]:
         """A query that goes on until the block ends."""
         query, batches = self.query(frame, checkpoint, **(trigger or {"processingTime": "100 milliseconds"}))
+        commits = self.folder / checkpoint / "commits"
         try:
             yield query, batches
+            # what was taken is committed a moment later, and would be taken again by the next run
+            until(
+                lambda: not query.isActive or len(list(commits.glob("[0-9]*"))) >= len(batches), "it is committed", 60
+            )
         finally:
             query.stop()
 

@@ -72,9 +72,12 @@ class BatchHeads:
         asked = struct.pack(">iiiibi", -1, 0, 0, FETCH_BYTES, 0, 1)
         partition = struct.pack(">iiqi", 1, place.partition, offset, FETCH_BYTES)
         request = header + asked + struct.pack(">h", len(topic)) + topic + partition
-        self._socket.sendall(struct.pack(">i", len(request)) + request)
-        (size,) = struct.unpack(">i", self._receive(4))
-        return records_of(self._receive(size), place)
+        try:
+            self._socket.sendall(struct.pack(">i", len(request)) + request)
+            (size,) = struct.unpack(">i", self._receive(4))
+            return records_of(self._receive(size), place)
+        except OSError as failure:
+            raise JobError(f"The broker stopped answering while it was asked for batches: {failure}.") from failure
 
     def _receive(self, count: int) -> bytes:
         parts = bytearray()

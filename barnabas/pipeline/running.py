@@ -92,14 +92,18 @@ def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
         return stopped.exit_code
     except NoJava as failure:
         raise JobError(str(failure)) from failure
+    except (
+        PySparkException,
+        Py4JError,
+        ConnectionError,
+    ) as failure:  # py4j lets some of its connections' errors through
+        log = scratch / LOG
+        said = log.read_text(errors="replace") if log.exists() else ""
+        raise JobError(f"{sentence_of(failure, said)} {_keep(log, job.name)}") from failure
     except OSError as failure:
         if failure.filename is None and failure.errno not in DISK_SAYS_NO:
             raise
         raise JobError(f"{failure.filename or 'The disk'} cannot be used: {failure.strerror}.") from failure
-    except (PySparkException, Py4JError) as failure:
-        log = scratch / LOG
-        said = log.read_text(errors="replace") if log.exists() else ""
-        raise JobError(f"{sentence_of(failure, said)} {_keep(log, job.name)}") from failure
     finally:
         telling.ended(succeeded=succeeded)
         shutil.rmtree(scratch, ignore_errors=True)

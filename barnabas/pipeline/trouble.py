@@ -3,7 +3,8 @@
 RULES    1. A job ends with `JobError` when somebody must do something; its text is one sentence that says what.
          2. Spark's exceptions are long; the cause that counts is looked for by name. What is not known stays the first
             line of its innermost cause.
-         3. Where the JVM did not start, Spark does not know why, and its log does.
+         3. Where the JVM did not start, Spark does not know why, and its log does. Where it went away later, nobody says
+            why: py4j finds its own connections broken.
          4. A mistake of our own is no `JobError`: it keeps its trace.
 NOT HERE The exit code (`command.py`).
 """
@@ -55,6 +56,11 @@ _JVM_SAID = re.compile(
     r"^(?:Error: |Exception in thread .*?: )(?!Could not create|A fatal)(.+)$|^(Invalid .+)$", re.MULTILINE
 )
 """Why a JVM ended before it had begun; `Could not create the Java Virtual Machine` follows."""
+_JVM_LEFT = re.compile(
+    r"An error occurred while calling [\w.]+|Error while (?:sending or receiving|sending|receiving)"
+    r"|Answer from Java side is empty"
+)
+"""All that py4j says of a call whose JVM is no more: an answer of a JVM has a trace behind it."""
 
 
 class JobError(Exception):
@@ -64,6 +70,8 @@ class JobError(Exception):
 def sentence_of(failure: BaseException, log: str = "") -> str:
     """What a failure of Spark comes down to; `log` is what its JVM said."""
     said = str(failure)
+    if isinstance(failure, ConnectionError) or _JVM_LEFT.fullmatch(said.strip()):
+        return "Spark's JVM went away, killed or out of memory: run the job again."
     if _NO_JVM in said:
         said = log
     for pattern, sentence in _KNOWN:

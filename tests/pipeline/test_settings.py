@@ -115,6 +115,29 @@ def test_a_failure_of_spark_comes_down_to_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
+    "failure",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        RuntimeError("An error occurred while calling o38.sc"),
+        RuntimeError("Error while sending or receiving"),
+        RuntimeError("Answer from Java side is empty"),
+    ],
+    ids=str,
+)
+def test_a_jvm_that_went_away_is_one_sentence(failure: Exception) -> None:
+    """trouble.py rule 3."""
+    assert sentence_of(failure) == "Spark's JVM went away, killed or out of memory: run the job again."
+
+
+def test_a_method_that_a_jvm_has_not_is_no_jvm_that_went_away() -> None:
+    """trouble.py rule 3."""
+    failure = RuntimeError(
+        "An error occurred while calling o1.x. Trace:\npy4j.Py4JException: Method x([]) does not exist"
+    )
+    assert sentence_of(failure) == "Spark failed with Py4JException: Method x([]) does not exist"
+
+
+@pytest.mark.parametrize(
     ("log", "sentence"),
     [
         (

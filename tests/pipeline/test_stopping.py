@@ -115,6 +115,14 @@ class Running:
         until(lambda: not self._others(), "all of it has ended", LIMIT_S)
         return code, self._complained.read_text().splitlines()
 
+    def kill_jvm(self) -> tuple[int, str]:
+        """SIGKILL for all but its Python; the exit code and what it complained of."""
+        for pid in self._others():
+            os.kill(pid, signal.SIGKILL)
+        code = self._process.wait(LIMIT_S)
+        until(lambda: not self._others(), "all of it has ended", LIMIT_S)
+        return code, self._complained.read_text()
+
     def kill(self) -> None:
         """Whatever is left."""
         if self._others():
@@ -176,5 +184,19 @@ def test_an_archive_that_goes_on_ends_well_when_all_of_it_is_told_to_stop(words:
         job.await_steps()
         assert job.wish(signal.SIGTERM, to_all=True) == (0, [])
         assert not list(job.scratch.iterdir())
+    finally:
+        job.kill()
+
+
+def test_a_job_whose_jvm_is_killed_says_so_in_one_sentence(words: list[str], tmp_path: Path) -> None:
+    """trouble.py rule 3; running.py rule 1: py4j has a trace of its own for each call that is cut, or comes too late."""
+    job = Running(tmp_path, *words)
+    try:
+        job.await_steps()
+        code, complaint = job.kill_jvm()
+        assert code == 1
+        assert complaint.startswith("Error: Spark's JVM went away, killed or out of memory: run the job again.")
+        assert complaint.count("\n") == 1
+        assert [kept.name for kept in job.scratch.iterdir()] == [f"barnabas-archive-spark-{os.getuid()}.log"]
     finally:
         job.kill()

@@ -1,7 +1,8 @@
 """A job of the pipeline as a command, in a process group of its own: Python, Spark's driver, and on `local[N]` its workers.
 
 RULES    1. What it says goes to files: a pipe would be held open by a JVM that outlives its Python.
-         2. Killed is the whole group, or Python alone: its JVM, in the middle of something, has to see that and end.
+         2. Killed is the whole group, or Python alone: its JVM, in the middle of something, has to see that and end. Or the JVM
+            alone: Python has to say so in a sentence.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.support.mortal import mortal
 
@@ -73,6 +76,17 @@ class Job:
         """SIGKILL for its Python; its JVM is still there for a moment. How its Python ended."""
         self._process.kill()
         return self._process.wait()
+
+    def kill_jvm(self) -> bool:
+        """SIGKILL for what its Python started; False when that was nothing as yet."""
+        try:
+            started = psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return False
+        for process in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        return bool(started)
 
     def kill(self) -> int:
         """SIGKILL for all that is left of it; how its Python ended."""

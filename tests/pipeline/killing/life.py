@@ -1,8 +1,9 @@
 """A story played: turn after turn records are sent, the job is started, and somebody is killed.
 
 RULES    1. Here, the driver is killed: the whole process group, Python alone while its JVM is in the middle of something (the
-            next run does not wait for that JVM), or itself before a random step of its commit (`dying.py`). On a warm driver
-            (`warm.py`) it is Python alone, and what it had Spark do works against the next run, which may end with a sentence.
+            next run does not wait for that JVM), its JVM alone, which ends it with a sentence, or itself before a random step
+            of its commit (`dying.py`). On a warm driver (`warm.py`) it is Python alone, and what it had Spark do works against
+            the next run, which may end with a sentence.
          2. The broker goes too, alone or before the driver, and comes back. On a cluster so do an executor, a worker, or a
             worker with all that it started, at most three in a turn. The job has to live through all but the broker's death,
             which may end it with a sentence.
@@ -164,7 +165,8 @@ class Life:
 
     def _judge(self, code: int, struck: list[str], job: Job, *, may_die: bool) -> None:
         """Whether the job ended as it may (rule 2)."""
-        fine = {0} | ({KILLED} if may_die else set()) | ({1} if "broker" in struck or self._has_ghost else set())
+        may_complain = self._has_ghost or bool({"broker", "jvm"} & set(struck))
+        fine = {0} | ({KILLED} if may_die else set()) | ({1} if may_complain else set())
         self._has_ghost = code == KILLED and self._warm is not None
         words = job.complaints.strip()[-2000:]
         self._tell({"ended": code, **({"complaint": words} if code == 1 else {})})
@@ -185,7 +187,7 @@ class Life:
     # --- the kills ---
 
     def _victims(self) -> tuple[str, ...]:
-        whole = ("driver",) if self._warm is None else ()
+        whole = ("driver", "jvm") if self._warm is None else ()
         driver = self._rng.choice((*whole, "python", *(("step",) if self._story.has_steps else ())))
         if self._cluster is None:
             return self._rng.choice(((driver,), (driver,), ("broker",), ("broker", driver)))
@@ -217,6 +219,9 @@ class Life:
         self._ghosts.append(job)
         self._has_ghost = self._warm is not None
         return code == KILLED
+
+    def _kill_jvm(self, job: Job) -> bool:
+        return job.kill_jvm()
 
     def _kill_executor(self, job: Job) -> bool:
         assert self._cluster is not None, "an executor is of a cluster"

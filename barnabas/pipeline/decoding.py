@@ -49,11 +49,12 @@ def settle_decoding(spark: SparkSession, wish: str, schema: Path | None, framing
         if wish == "avro":
             raise JobError("Avro needs --schema: the file with the schema of the values.")
         return Decoding("json", _inferred(spark, values))
-    try:
-        text = schema.read_text()
-    except OSError as failure:
-        raise JobError(f"The schema {schema} cannot be read: {failure.strerror}.") from failure
-    return Decoding(wish, _json_schema(text, schema) if wish == "json" else _avro_schema(text, schema), framing)
+    return Decoding(wish, _schema_of(wish, schema), framing)
+
+
+def is_begun_with(schema: Path, decoding: Decoding) -> bool:
+    """Whether a schema's file says what an archive was begun with (rule 3)."""
+    return bool(json.loads(_schema_of(decoding.format, schema)) == json.loads(decoding.schema))
 
 
 def decode(records: DataFrame, decoding: Decoding) -> DataFrame:
@@ -127,6 +128,14 @@ def _inferred(spark: SparkSession, values: DataFrame) -> str:
     if not inferred.fields:
         raise JobError("No schema can be inferred: the topics hold no JSON objects yet; name one with --schema.")
     return inferred.json()
+
+
+def _schema_of(wish: str, path: Path) -> str:
+    try:
+        text = path.read_text()
+    except OSError as failure:
+        raise JobError(f"The schema {path} cannot be read: {failure.strerror}.") from failure
+    return _json_schema(text, path) if wish == "json" else _avro_schema(text, path)
 
 
 def _json_schema(text: str, path: Path) -> str:

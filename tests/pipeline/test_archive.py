@@ -71,7 +71,10 @@ def test_runs_add_up_to_every_record_once(spark: Any, kafka_broker: Any, tmp_pat
 def test_malformed_records_are_counted_kept_and_sent_to_their_topic(
     spark: Any, kafka_broker: Any, tmp_path: Path
 ) -> None:
-    """dead_letters.py rules 1 to 3: a round that is done again, after a kill before its commit, sends nothing again."""
+    """dead_letters.py rules 1 to 3: a round that is done again, after a kill before its commit, sends nothing again.
+
+    Also when it is told otherwise the second time: smaller rounds, and another group for the lag.
+    """
     topic = f"json-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic)
     values = [b"no json %d" % n if n % 10 == 0 else b'{"n": %d}' % n for n in range(100)]
@@ -89,8 +92,14 @@ def test_malformed_records_are_counted_kept_and_sent_to_their_topic(
     (folder.manifest_folder / f"{0:012d}.json").unlink()  # as if killed between the letters and the commit
     for path in settings.into.glob("topic=*/date=*/*"):
         path.unlink()
-    again = archive(spark, settings)
-    assert (again.malformed, again.dead_letters) == (10, 10)
+    again = archive(spark, replace(settings, group=f"another-{topic}", max_offsets_per_trigger=35))
+    assert (again.rounds, again.malformed, again.dead_letters) == (3, 10, 10)
+    schema = tmp_path / "schema.ddl"
+    schema.write_text("m string")
+    with pytest.raises(JobError, match=r"begun with another schema than .*schema.ddl"):
+        archive(spark, replace(settings, schema=schema))
+    schema.write_text("n bigint")
+    assert archive(spark, replace(settings, schema=schema)).records == 0, "it is the schema that was inferred"
     letters = read_all(kafka_broker.bootstrap, f"{topic}-dlq", 1)[0]
     assert [letter.value() for letter in letters] == values[::10]
     assert dict(letters[3].headers())["dead-letter.offset"] == b"30"

@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no new fault after so long")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--nodes", type=int, default=3, choices=(3, 4, 5))
+    parser.add_argument("--apart", action="store_true", help="three more nodes are controllers, and only that")
     parser.add_argument("--kind", choices=KINDS, default="barnabas")
     parser.add_argument("--only", choices=FAULTS, action="append", help="these faults only")
     parser.add_argument("--folder", type=Path, help="where histories and logs are kept; a new one under /tmp")
@@ -41,7 +42,7 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     print(f"seed {options.seed}; histories and logs are kept in {folder}", flush=True)
     until_s = time.monotonic() + options.seconds
-    with Cluster(options.kind, options.nodes) as cluster, kept(folder, cluster):
+    with Cluster(options.kind, options.nodes, apart=options.apart) as cluster, kept(folder, cluster):
         run = Run(folder, cluster, options.seed, options.only)
         run.play(options.count, until_s)
     print(dict(run.done), flush=True)

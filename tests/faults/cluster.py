@@ -50,12 +50,13 @@ WHOLE_WITHIN_S = 60.0
 
 
 class Cluster:
-    """So many nodes; the first three are controllers too, the others brokers only."""
+    """So many brokers, of which the first three are controllers too; or three more nodes are controllers, and only that."""
 
-    def __init__(self, kind: str = "barnabas", count: int = 3) -> None:
-        self.network = Network(count)
+    def __init__(self, kind: str = "barnabas", count: int = 3, *, apart: bool = False) -> None:
+        self.network = Network(count + CONTROLLERS * apart)
         self.numbers = tuple(self.network.numbers)
-        self.controllers = self.numbers[:CONTROLLERS]
+        self.brokers = self.numbers[:count]
+        self.controllers = self.numbers[count:] if apart else self.numbers[:CONTROLLERS]
         self.stopped: set[int] = set()
         """Whose process is stopped by SIGSTOP."""
         self._wanted: set[int] = set()
@@ -65,8 +66,8 @@ class Cluster:
         self._library_folder = tempfile.TemporaryDirectory(prefix="barnabas-faults-library-")
         built = libraries.libraries(Path(self._library_folder.name))
         for number in self.numbers:
-            roles = "broker,controller" if number in self.controllers else "broker"
-            own = {**SETTINGS, "process.roles": roles, "controller.quorum.voters": voters}
+            roles = ["broker"] * (number in self.brokers) + ["controller"] * (number in self.controllers)
+            own = {**SETTINGS, "process.roles": ",".join(roles), "controller.quorum.voters": voters}
             network = self.network
             entering = [*network.entering(number), *libraries.environment(built, network.disk)]
             place = Place(number, network.address(number), network.disk, network.disk_of(number), entering, own)
@@ -93,11 +94,11 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         """Where clients find the nodes."""
-        return ",".join(node.bootstrap for node in self.nodes.values())
+        return ",".join(self.nodes[number].bootstrap for number in self.brokers)
 
     def any_bootstrap(self, dice: random.Random) -> str:
-        """Where some node is found."""
-        return self.nodes[dice.choice(self.numbers)].bootstrap
+        """Where some broker is found."""
+        return self.nodes[dice.choice(self.brokers)].bootstrap
 
     def disk_of(self, number: int) -> Path:
         """A node's disk as it is reached from here."""
@@ -163,9 +164,9 @@ class Cluster:
         return until(ask, "a node says who leads the quorum", WHOLE_WITHIN_S)
 
     def _ask(self, what: Any) -> Any:
-        for node in self.nodes.values():
+        for number in self.brokers:
             try:
-                return what(node.bootstrap)
+                return what(self.nodes[number].bootstrap)
             except (OSError, EOFError):
                 continue
         return None
@@ -177,7 +178,7 @@ class Cluster:
         def is_whole() -> bool:
             nonlocal said
             self.look()
-            said = why_not_whole({number: node.bootstrap for number, node in self.nodes.items()})
+            said = why_not_whole({number: self.nodes[number].bootstrap for number in self.brokers}, self.numbers)
             return not said
 
         try:

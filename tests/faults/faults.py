@@ -94,6 +94,17 @@ def paused(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
 
 
 @contextmanager
+def several_paused(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
+    """SIGSTOP for two or more, all perhaps, and SIGCONT at the same time."""
+    chosen = dice.sample(cluster.numbers, dice.randint(2, len(cluster.numbers)))
+    for number in chosen:
+        cluster.pause(number)
+    yield Harm(f"{chosen} are stopped", frozenset(chosen))
+    for number in chosen:
+        cluster.go_on(number)
+
+
+@contextmanager
 def restarted_in_turns(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     """Every node is asked to stop and started again, one after the other."""
     first, *others = dice.sample(cluster.numbers, len(cluster.numbers))
@@ -217,6 +228,19 @@ def full_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
 
 
 @contextmanager
+def all_disks_full(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
+    """The disks of all nodes are full."""
+    order = dice.sample(cluster.numbers, len(cluster.numbers))
+    for number in order:
+        cluster.may_end(number)
+        disks.fill(cluster.disk_of(number))
+    yield Harm(f"the disks of all are full: {order}", frozenset(order))
+    for number in order:
+        disks.make_well(cluster.disk_of(number))
+    cluster.start(order)
+
+
+@contextmanager
 def full_directory(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     """ENOSPC for what is written to one of a node's directories, as if it had a disk of its own."""
     number, name = victim(cluster, dice)
@@ -319,7 +343,7 @@ def restarted(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
 def leaders_moved(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     """Every partition gets its replicas in another order, or others, and is led by the first of them."""
     wanted = {
-        place: dice.sample(cluster.numbers, len(led.replicas))
+        place: dice.sample(cluster.brokers, len(led.replicas))
         for place, led in sorted(cluster.view().partitions.items())
     }
     refused = moves.give_replicas(cluster.any_bootstrap(dice), wanted)
@@ -328,7 +352,8 @@ def leaders_moved(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
     moves.elect_preferred(cluster.any_bootstrap(dice), list(wanted))
 
 
-ALONE = frozenset({"power lost", "last in sync", "leaders moved", "restarted in turns", "all killed", "all alone"})
+_LEAVE_NOBODY = ("all killed", "all alone", "several paused", "all disks full")
+ALONE = frozenset({"power lost", "last in sync", "leaders moved", "restarted in turns", *_LEAVE_NOBODY})
 """Only one replica may lose what was acknowledged; some of these wait for a cluster that is whole but for them; and others
 leave nobody who could say which node has which part."""
 
@@ -340,6 +365,7 @@ FAULTS: dict[str, Fault] = {
     "killed for a moment": killed_for_a_moment,
     "all killed": all_killed,
     "paused": paused,
+    "several paused": several_paused,
     "restarted in turns": restarted_in_turns,
     "cut off": cut_off,
     "split": split,
@@ -349,6 +375,7 @@ FAULTS: dict[str, Fault] = {
     "all alone": all_alone,
     "bad lines": bad_lines,
     "full disk": full_disk,
+    "all disks full": all_disks_full,
     "full directory": full_directory,
     "failing disk": failing_disk,
     "slow disk": slow_disk,

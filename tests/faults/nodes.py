@@ -88,9 +88,11 @@ class _Kafka(ApacheKafka):
 
 
 def _listeners(place: Place) -> str:
-    clients = f"PLAINTEXT://{place.address}:{PORT}"
-    is_controller = "controller" in str(place.settings["process.roles"])
-    return f"{clients},CONTROLLER://{place.address}:{CONTROLLER_PORT}" if is_controller else clients
+    doors = {
+        "broker": f"PLAINTEXT://{place.address}:{PORT}",
+        "controller": f"CONTROLLER://{place.address}:{CONTROLLER_PORT}",
+    }
+    return ",".join(doors[role] for role in place.settings["process.roles"].split(","))
 
 
 def metadata_directory(number: int) -> str:

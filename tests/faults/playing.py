@@ -68,7 +68,12 @@ class Run:
         self._cluster = cluster
         self._dice = random.Random(seed)
         self._faults = only or [name for name in FAULTS if NODES.get(name, 0) <= len(cluster.nodes)]
-        self._told: dict[str, Any] = {"seed": seed, "nodes": len(cluster.nodes), "happened": []}
+        self._told: dict[str, Any] = {
+            "seed": seed,
+            "nodes": len(cluster.nodes),
+            "brokers": len(cluster.brokers),
+            "happened": [],
+        }
         self._began_s = time.monotonic()
         self.done: Counter[str] = Counter()
 

@@ -1,12 +1,13 @@
 """What the nodes of a cluster say of it: who leads what, who is in sync, who leads the quorum; and whether it is whole.
 
-RULES    1. A cluster is whole when every node says so: all brokers are there, every partition has a leader and all its
+RULES    1. A cluster is whole when every broker says so: all brokers are there, every partition has a leader and all its
             replicas in sync, all nodes say the same, and every node has the metadata log up to where it was asked about.
 NOT HERE Whether clients get on (`watching.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from protocol.messages.cluster import DescribeQuorumRequest, QuorumPartition, QuorumTopic
@@ -72,8 +73,11 @@ def quorum_of(bootstrap: str) -> Quorum:
     return Quorum(quorum.leader_id, quorum.high_watermark, voters, observers)
 
 
-def why_not_whole(nodes: dict[int, str]) -> str:
-    """What is missing, in a sentence; nothing where nothing is. `nodes` are all of them, with their bootstrap."""
+def why_not_whole(nodes: dict[int, str], everybody: Collection[int]) -> str:
+    """What is missing, in a sentence; nothing where nothing is.
+
+    `nodes` are all brokers, with their bootstrap; controllers that are only that are of `everybody` too.
+    """
     views: dict[int, View] = {}
     for number, bootstrap in nodes.items():
         try:
@@ -81,7 +85,7 @@ def why_not_whole(nodes: dict[int, str]) -> str:
             quorum = quorum_of(bootstrap)
         except (OSError, EOFError) as error:
             return f"node {number} does not answer: {error!r}"
-        if said := why_not_one(number, views[number], nodes) or why_no_quorum(number, quorum, nodes):
+        if said := why_not_one(number, views[number], nodes) or why_no_quorum(number, quorum, everybody):
             return said
     one, *others = views
     for other in others:
@@ -101,10 +105,10 @@ def why_not_one(number: int, view: View, nodes: dict[int, str]) -> str:
     return ""
 
 
-def why_no_quorum(number: int, quorum: Quorum, nodes: dict[int, str]) -> str:
+def why_no_quorum(number: int, quorum: Quorum, everybody: Collection[int]) -> str:
     """What is missing in what one node says of the quorum."""
     ends = {**quorum.observers, **quorum.voters}
-    if quorum.leader not in quorum.voters or not nodes.keys() <= ends.keys():
+    if quorum.leader not in quorum.voters or not set(everybody) <= ends.keys():
         return f"node {number} says of the quorum: {quorum}"
-    behind = {one: end for one, end in ends.items() if one in nodes and end < quorum.high_watermark}
+    behind = {one: end for one, end in ends.items() if one in everybody and end < quorum.high_watermark}
     return f"the quorum's log ends at {quorum.high_watermark} and of some at {behind}" if behind else ""

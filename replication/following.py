@@ -8,6 +8,8 @@ RULES    1. What is appended is durable as the topic wants it before `done` is c
             still be on its way when it follows another. It is cut when none of its files is about to be changed either.
          4. What is to be cut is what the leader of this moment does not have: when another one leads, it is asked anew.
          5. A disk that fails takes its directory offline, and `done` is told that the partition cannot go on.
+         6. A cut that finds no room waits for it, as appends do. Its checkpoints are written first, so nothing is cut then.
+            A log that begins anew does not wait: half of it may have been dropped.
 NOT HERE When and from whom to fetch (`fetcher.py`).
 """
 
@@ -159,7 +161,7 @@ class Following:
             _log.info("%s begins anew at %d, where its leader's log begins", log.name, offset)
             self._log_manager.truncate_fully(log, offset)
 
-        self._at_rest(partition, partition.leader_epoch, drop, done)
+        self._at_rest(partition, partition.leader_epoch, drop, done, may_repeat=False)
 
     def _cut_at(self, partition: Partition, offset: int) -> None:
         log = partition.log
@@ -168,23 +170,50 @@ class Following:
         _log.info("%s is cut at %d, where its leader's log is another one", log.name, offset)
         self._log_manager.truncate(log, offset)
 
-    def _at_rest(self, partition: Partition, leader_epoch: int, act: Callable[[Log], None], done: Done) -> None:
+    def _at_rest(
+        self,
+        partition: Partition,
+        leader_epoch: int,
+        act: Callable[[Log], None],
+        done: Done,
+        *,
+        may_repeat: bool = True,
+    ) -> None:
         """Take something off a log when it is at rest (rule 3), unless there is another leader then (rule 4)."""
         log = partition.log
+
+        def again() -> None:
+            self._at_rest(partition, leader_epoch, act, done, may_repeat=may_repeat)
+
         if partition.is_offline or log.is_offline:
             done(False)
         elif partition.is_leader or partition.leader_epoch != leader_epoch:
             done(True)
         elif partition.writes_in_flight or log.is_changing:
-            behind_all(self._worker, log.directory, lambda _: self._at_rest(partition, leader_epoch, act, done))
+            behind_all(self._worker, log.directory, lambda _: again())
         else:
             try:
                 act(log)
             except StorageError as error:
-                self._failed(partition, error, done)
+                if error.is_full and may_repeat:
+                    self._with_room(partition, again, done)
+                else:
+                    self._failed(partition, error, done)
                 return
             partition.cut_as_follower()
             done(True)
+
+    def _with_room(self, partition: Partition, then: Callable[[], None], done: Done) -> None:
+        """Rule 6: the directory's thread waits for room for the checkpoints, and tells that there is none."""
+        directory = partition.log.directory
+
+        def written(error: StorageError | None) -> None:
+            if error is None:
+                then()
+            else:
+                self._failed(partition, error, done)
+
+        self._worker.write(directory, 0, self._log_manager.checkpoint_anew(directory), written)
 
     def _failed(self, partition: Partition, error: StorageError, done: Done) -> None:
         if not partition.log.is_offline:  # else it was deleted meanwhile

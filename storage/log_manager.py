@@ -499,6 +499,13 @@ class LogManager:
         if home is not None:
             home.checkpoints.known.clear()
 
+    def checkpoint_anew(self, directory: str) -> Work:
+        """Closed work that writes the checkpoint files of a log directory, whatever they hold."""
+        self.forget_checkpoints(directory)
+        work = self.directories[directory].update_checkpoints(whenever=True)
+        assert work is not None, "nobody knows what they hold"
+        return work
+
     def flush_due(self, wall_ms: int) -> list[Log]:
         """The logs that are to be synced now: for `flush.ms`, or because a segment is full."""
         return [log for log in self.logs.values() if log.is_open and log.is_flush_due(wall_ms)]

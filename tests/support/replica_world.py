@@ -61,9 +61,11 @@ class HeldWorker:
         self.syncs: list[tuple[Run, Done]] = []
         self.reads: list[tuple[Run, Done]] = []
         self.holds_reads = False
+        self.holds_work = False
+        """Also what is to be written at no size: not records."""
 
     def write(self, directory: str, size: int, run: Run, done: Done) -> None:
-        if not size:
+        if not size and not self.holds_work:
             self.background(directory, run, done)
         else:
             self.writes.append((run, done))

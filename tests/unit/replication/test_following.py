@@ -10,7 +10,9 @@ import pytest
 from protocol.records import BatchBuilder
 from replication.following import Following, LeaderBounds
 from replication.partition import Partition
-from storage.disk import StorageError
+from storage.checkpoints import HIGH_WATERMARKS, read_offsets
+from storage.disk import Disk, StorageError
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.replica_world import NOW_MS, HeldWorker, World
 
 BOUNDS = LeaderBounds(high_watermark=1, log_start_offset=0)
@@ -29,9 +31,9 @@ def batches(*epochs: int, at: int = 0, size: int = 10) -> bytearray:
 class Rig:
     """A partition of broker 2, or of this one, and who follows."""
 
-    def __init__(self, path: Path, *, is_led_here: bool = False) -> None:
+    def __init__(self, path: Path, *, is_led_here: bool = False, disk: Disk | None = None) -> None:
         self.worker = HeldWorker()
-        self.world = World(path, worker=self.worker)
+        self.world = World(path, worker=self.worker, disk=disk)
         self.world.create(replicas=(1, 2), leader=1 if is_led_here else 2)
         self.following = Following(self.world.replicas, self.world.log_manager, self.worker)
         self.ended: list[bool] = []
@@ -132,6 +134,42 @@ def test_what_another_leader_does_not_have_is_not_cut(rig: Rig) -> None:
     rig.worker.let_sync()
     assert rig.ended == [True, True]
     assert rig.partition.log.log_end_offset == 3
+
+
+def test_a_cut_waits_for_room(tmp_path: Path) -> None:
+    """Rule 6: its checkpoints come first, and nothing is cut without them."""
+    disk = FaultyDisk()
+    rig = Rig(tmp_path, disk=disk)
+    rig.open()
+    rig.appended(batches(0, 0), LeaderBounds(high_watermark=2, log_start_offset=0))
+    ((directory, write_checkpoints),) = rig.world.log_manager.checkpoint()
+    write_checkpoints()
+
+    def checkpoint() -> int:
+        return read_offsets(disk, f"{directory}/{HIGH_WATERMARKS}")["t", 0]
+
+    disk.room = 0
+    rig.worker.holds_work = True
+    rig.following.truncate(rig.partition, 0, 1, rig.ended.append)
+    with pytest.raises(StorageError, match="No space"):
+        rig.worker.writes[0][0]()
+    assert (rig.ended, rig.partition.is_offline, rig.partition.log.log_end_offset, checkpoint()) == ([], False, 2, 2)
+    disk.room = None
+    rig.worker.let_write()
+    assert (rig.ended, rig.partition.log.log_end_offset, checkpoint()) == ([True], 1, 1)
+
+
+def test_a_cut_that_finds_no_room_until_the_end_fails(tmp_path: Path) -> None:
+    """Rule 6: a shutdown does not wait for room."""
+    disk = FaultyDisk()
+    rig = Rig(tmp_path, disk=disk)
+    rig.open()
+    rig.appended(batches(0, 0))
+    disk.room = 0
+    rig.worker.holds_work = True
+    rig.following.truncate(rig.partition, 0, 1, rig.ended.append)
+    rig.worker.let_write(StorageError("write", rig.partition.log.path))
+    assert (rig.ended, rig.partition.is_offline) == ([False], True)
 
 
 def test_who_is_elected_while_it_writes_counts_what_it_has_written(rig: Rig) -> None:

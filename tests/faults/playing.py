@@ -41,10 +41,9 @@ from tests.exactly_once.loop import (
     words_of,
 )
 from tests.faults.cluster import Cluster
-from tests.faults.faults import ALONE, FAULTS, NODES
+from tests.faults.faults import ALONE, FAULTS, NODES, PYTHON, STEADY
 from tests.support.waiting import until
 
-STEADY, PYTHON = "steady", "python"
 TOPICS = {SOURCE: PARTITIONS, TARGET: PARTITIONS, BY_HAND: 1, STEADY: PARTITIONS, PYTHON: 1}
 GROUPS = {"classic-reader": "classic", "consumer-reader": "consumer"}
 WRITERS = ("writer", STEADY, PYTHON)

@@ -9,7 +9,6 @@ NOT HERE Records: Spark reads them (`kafka_source.py`), executors send them (`se
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -27,11 +26,11 @@ from confluent_kafka.admin._config import ConfigResource  # the face re-exports 
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
+from barnabas.pipeline.listening import CONNECT_LIMIT_S, NobodyListens, see_that_somebody_listens
 from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.trouble import JobError
 
 LIMIT_S = 30.0
-CONNECT_LIMIT_S = 5.0
 LOOK_EVERY_S = 0.2
 COORDINATOR_COMES = ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS")
 """What a group is told while its coordinator is being found: the first one in a cluster, or one that moves."""
@@ -77,7 +76,10 @@ class Brokers:
     """A cluster that a job reads from or writes to."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        _see_that_somebody_listens(settings.bootstrap)
+        try:
+            see_that_somebody_listens(settings.bootstrap)
+        except NobodyListens as failure:
+            raise JobError(f"No broker answers at {settings.bootstrap}: {failure}.") from failure
         self.client_settings: dict[str, str | int | float] = {
             "bootstrap.servers": settings.bootstrap,
             "log_level": 0,
@@ -256,17 +258,3 @@ class Brokers:
 
     def _refusal(self, failure: KafkaException) -> JobError:
         return JobError(f"The broker at {self.bootstrap} refused: {failure.args[0].str()}.")
-
-
-def _see_that_somebody_listens(bootstrap: str) -> None:
-    """Clients would try for half a minute before they say so."""
-    refusals = []
-    for address in bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_LIMIT_S).close()
-        except (OSError, ValueError) as failure:
-            refusals.append(str(failure))
-        else:
-            return
-    raise JobError(f"No broker answers at {bootstrap}: {refusals[0]}.")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from barnabas.embedded import Broker
 from barnabas.pipeline.consume import GroupReport, expected_seek, read_with_group, seek_by_time
 from barnabas.pipeline.flights import FLIGHTS, Delays, carrier_names, read_flights
+from barnabas.pipeline.listening import NobodyListens, see_that_somebody_listens
 from barnabas.pipeline.produce import Produced, create_topic, delete_topic, produce_flights
 from barnabas.pipeline.report import TABLE_WIDTH, delay_table, draw_delays
 from barnabas.pipeline.session import java_version, start_session
@@ -80,7 +80,10 @@ class Demo:
     @contextlib.contextmanager
     def _broker(self) -> Iterator[str]:
         if self._options.bootstrap:
-            _see_that_somebody_listens(self._options.bootstrap)
+            try:
+                see_that_somebody_listens(self._options.bootstrap)
+            except NobodyListens as failure:
+                raise NoBroker(f"No broker answers at {self._options.bootstrap}: {failure}.") from failure
             self._say(f"using the broker at {self._options.bootstrap}")
             yield self._options.bootstrap
             return
@@ -192,15 +195,6 @@ def run_demo(options: Options) -> int:
         console.print(f"The demo wants 1 GiB in {tempfile.gettempdir()} and there are {free >> 20} MiB: set TMPDIR.")
         return 1
     return 0 if Demo(options, console).run() else 1
-
-
-def _see_that_somebody_listens(bootstrap: str) -> None:
-    """Clients would try for half a minute before they say so."""
-    host, _, port = bootstrap.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except (OSError, ValueError) as failure:
-        raise NoBroker(f"No broker answers at {bootstrap}: {failure}.") from failure
 
 
 def _sum_in_words(report: GroupReport) -> str:

@@ -30,10 +30,13 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from barnabas.pipeline.jars import find_connector
+from barnabas.pipeline.listening import NobodyListens, see_that_somebody_listens
 from barnabas.pipeline.settings import pairs, setting
 from barnabas.pipeline.shipping import runs_here
+from barnabas.pipeline.trouble import JobError
 
 OLDEST_JAVA = 17
+STANDALONE = "spark://"
 ADVICE = "install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless) or set JAVA_HOME"
 
 
@@ -82,8 +85,9 @@ def start_session(
     What the JVM says goes to `log_path`.
     """
     java_version()
-    connector = find_connector(formats)
     wishes = wishes or SessionSettings(master=f"local[{cores}]")
+    _see_that_a_master_listens(wishes.master)
+    connector = find_connector(formats)
     is_local = runs_here(wishes.master)
     log4j = Path(__file__).with_name("log4j2.properties")
     settings = {
@@ -107,6 +111,16 @@ def start_session(
         spark = builder.getOrCreate()
     atexit.register(_end_jvm, spark)
     return spark, connector.source
+
+
+def _see_that_a_master_listens(master: str) -> None:
+    """Spark would try for a minute, and then fail with what came of it."""
+    if not master.startswith(STANDALONE):
+        return
+    try:
+        see_that_somebody_listens(master.removeprefix(STANDALONE))
+    except NobodyListens as failure:
+        raise JobError(f"No Spark master answers at {master}: {failure}.") from failure
 
 
 def stop_session(spark: SparkSession) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from barnabas.pipeline import session
 from barnabas.pipeline.command import main
 
 
@@ -39,7 +40,10 @@ def test_what_is_missing_or_unknown_is_one_sentence(capsys: pytest.CaptureFixtur
             ("archive", "--into", folder, "--topic", "t", "--bootstrap", "127.0.0.1:1"),
             "No broker answers at 127.0.0.1:1",
         ),
-        (("audit", "--archive", folder, "--bootstrap", "nowhere"), "No broker answers at nowhere"),
+        (
+            ("audit", "--archive", folder, "--bootstrap", "nowhere"),
+            "No broker answers at nowhere: 'nowhere' is not HOST:PORT.",
+        ),
     ):
         code, line = said(capsys, *args)
         assert code == 1, line
@@ -57,6 +61,17 @@ def test_no_java_is_one_sentence(
     code, line = said(capsys, *args)
     assert (code, line.startswith("Error: Spark needs Java and there is none")) == (1, True), line
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_master_that_is_not_there_is_one_sentence_before_spark_is_started(
+    capsys: pytest.CaptureFixture[str], kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """running.py rule 1: Spark itself would try for a minute and say that its context is stopped."""
+    monkeypatch.setattr(session, "java_version", lambda: 17)
+    monkeypatch.setattr(session, "find_connector", lambda _: pytest.fail("Spark was about to be started"))
+    where = ("--bootstrap", kafka_broker.bootstrap, "--master", "spark://127.0.0.1:1,127.0.0.1:2")
+    code, line = said(capsys, "archive", "--into", str(tmp_path / "a"), "--topic", "t", *where)
+    assert (code, "No Spark master answers at spark://127.0.0.1:1,127.0.0.1:2: " in line) == (1, True), line
 
 
 def test_every_job_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:

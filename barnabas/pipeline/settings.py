@@ -9,6 +9,7 @@ RULES    1. A name is said once: the field `max_offsets_per_trigger` is the opti
          2. The command line wins over the job's table, the table over what stands above the tables.
          3. A name that no job knows, or a value of the wrong kind, is refused in one sentence that names the file.
          4. A repeated option is a list in the file, and a tuple in the dataclass.
+         5. In a notebook a text may stand for a path, as it does in a file.
 NOT HERE What each job is told (`jobs/`), the session's settings (`session.py`).
 """
 
@@ -43,6 +44,13 @@ class BrokerSettings:
     kafka: tuple[str, ...] = setting(
         "A setting of Kafka's clients, for the brokers and for Spark; may be repeated.", (), metavar="NAME=VALUE"
     )
+
+    def __post_init__(self) -> None:
+        """Make paths of texts (rule 5)."""
+        for field, hint in _fields(type(self)):
+            value = getattr(self, field.name)
+            if hint is Path and isinstance(value, str):
+                object.__setattr__(self, field.name, Path(value))
 
     @property
     def asks_broker(self) -> bool:

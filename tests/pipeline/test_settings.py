@@ -9,6 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
+pytest.importorskip("pyspark")
+
+from barnabas.pipeline import ArchiveSettings, StatsSettings
 from barnabas.pipeline.settings import BrokerSettings, filled, options_of, pairs, read_settings, setting
 from barnabas.pipeline.trouble import JobError, sentence_of
 
@@ -44,6 +47,13 @@ def test_the_table_of_a_job_wins_over_what_stands_above_the_tables(tmp_path: Pat
         'bootstrap = "a:1"\ninto = "/x"\ntopic = "t"\nmost-rows = 1\n[copy]\nmost_rows = 2\nrate = 3\nis-loud = true\n',
     )
     assert said == Copying(bootstrap="a:1", into=Path("/x"), topic=("t",), most_rows=2, rate=3, is_loud=True)
+
+
+def test_a_text_stands_for_a_path_in_a_notebook() -> None:
+    """settings.py rule 5: in every job, also where nothing may be said, or where the job looks at its settings itself."""
+    assert ArchiveSettings(into="/x", schema="s.ddl") == ArchiveSettings(into=Path("/x"), schema=Path("s.ddl"))  # type: ignore[arg-type]
+    assert StatsSettings(into="plots").into == Path("plots")  # type: ignore[arg-type]
+    assert ArchiveSettings(into=Path("/x")).schema is None
 
 
 def test_what_stands_above_the_tables_may_be_for_another_job(tmp_path: Path) -> None:

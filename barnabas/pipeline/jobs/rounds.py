@@ -25,6 +25,7 @@ class RoundSettings(BrokerSettings):
     fail_on_data_loss: bool = setting("Stop where the broker has forgotten what was not read yet.", True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_offsets_per_trigger < 1:
             raise JobError("--max-offsets-per-trigger takes at least 1.")
 

@@ -19,7 +19,7 @@ from aiokafka.errors import KafkaError
 from tests.exactly_once.carrier import ABORTED, transformed
 from tests.exactly_once.client import FAILED, Client
 
-STALLED_S = 20.0
+STALLED_S = 12.0
 METADATA_MS = 3000
 """So old may be what it knows of who leads: a leader that does not know of its successor tells it nothing."""
 

@@ -20,6 +20,7 @@ from tests.pipeline.spark_client import (
     bounds,
     leaders,
     losing,
+    moving,
     outages,
     queries,
     reading,
@@ -33,7 +34,7 @@ from tests.support.kafka import ApacheKafka
 from tests.support.kafka_cluster import ApacheCluster
 from tests.support.waiting import until
 
-MODULES = (bounds, reading, transactions, losing, streaming, sinking, queries, outages, leaders)
+MODULES = (bounds, reading, transactions, losing, streaming, moving, sinking, queries, outages, leaders)
 """What fills the two tables."""
 NODES = 3
 OURS, THEIRS = "Barnabas", "Apache Kafka"
@@ -109,7 +110,7 @@ def two_brokers(*, clusters: bool = False) -> Iterator[tuple[Any, Any]]:
         with Cluster(NODES, settings) as ours, ApacheCluster(NODES, settings) as theirs:
             yield Nodes(ours), Nodes(theirs)
     else:
-        with Broker(settings=SETTINGS) as ours, ApacheKafka(SETTINGS) as theirs:
+        with Broker(settings=SETTINGS, start_timeout_s=120) as ours, ApacheKafka(SETTINGS) as theirs:
             yield ours, theirs
 
 

@@ -52,6 +52,8 @@ _CAUSE = re.compile(r"^(?:Caused by: |: )?(?:[\w.$]+\.)?(\w+(?:Exception|Error))
 
 
 _NO_JVM = "JAVA_GATEWAY_EXITED"
+_STOPPED = "stopped SparkContext"
+"""What stopped it stands in the log alone."""
 _JVM_SAID = re.compile(
     r"^(?:Error: |Exception in thread .*?: )(?!Could not create|A fatal)(.+)$|^(Invalid .+)$", re.MULTILINE
 )
@@ -74,8 +76,9 @@ def sentence_of(failure: BaseException, log: str = "") -> str:
         return "Spark's JVM went away, killed or out of memory: run the job again."
     if _NO_JVM in said:
         said = log
+    heard = f"{said}\n{log}" if _STOPPED in said else said
     for pattern, sentence in _KNOWN:
-        if pattern.search(said):
+        if pattern.search(heard):
             return sentence
     if ours := _OURS.findall(said):
         return str(ours[-1])

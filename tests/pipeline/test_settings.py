@@ -147,6 +147,14 @@ def test_a_method_that_a_jvm_has_not_is_no_jvm_that_went_away() -> None:
     assert sentence_of(failure) == "Spark failed with Py4JException: Method x([]) does not exist"
 
 
+def test_a_context_that_spark_stopped_has_said_why_in_the_log() -> None:
+    """trouble.py rule 3: who asked for it hears of the stop alone."""
+    failure = RuntimeError("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.")
+    log = "ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are unresponsive! Giving up."
+    assert sentence_of(failure, log) == "No Spark master answers at the address given with --master."
+    assert "stopped SparkContext" in sentence_of(failure, "something else")
+
+
 @pytest.mark.parametrize(
     ("log", "sentence"),
     [

@@ -4,7 +4,7 @@ RULES    1. Whatever a user can mend is one sentence and exit code 1; a job whos
             ends with 3.
          2. The broker is looked for before Spark is started: that costs ten seconds. Who reads files alone needs none.
          3. Scratch files go when the job has ended. What Spark said is kept when it failed, and the sentence says where.
-         4. A job that is stopped (`stopping.py`) says so in one sentence, and py4j says nothing.
+         4. A job that is stopped (`stopping.py`), or whose JVM is killed, says so in one sentence; py4j and PySpark are silent.
 NOT HERE Which jobs there are (`command.py`).
 """
 
@@ -14,9 +14,11 @@ import errno
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from socketserver import BaseServer
 from typing import Any, NamedTuple
 
 import click
@@ -142,8 +144,17 @@ def _hush_py4j() -> None:
 
     That is for good: a thread of its own tells the JVM of each object that is collected, to the end of this process.
     """
+    from pyspark.accumulators import AccumulatorServer
+
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     logging.root.addFilter(_is_of_others)
+    AccumulatorServer.handle_error = _hung_up  # type: ignore[assignment, method-assign]
+
+
+def _hung_up(server: BaseServer, request: Any, address: Any) -> None:
+    """The JVM tells PySpark of its counters over a line of their own, which ends with the JVM."""
+    if not isinstance(sys.exception(), EOFError | ConnectionError):
+        BaseServer.handle_error(server, request, address)
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:

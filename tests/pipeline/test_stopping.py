@@ -25,6 +25,22 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.turn(3)
 
 LIMIT_S = 300.0
+CUT = """
+import runpy, sys
+import pyspark.util as streams
+from pyspark.sql import SparkSession
+connect = streams.local_connect_and_auth
+def connect_and_cut(*where):
+    found = connect(*where)
+    process = SparkSession.getActiveSession().sparkContext._gateway.proc
+    process.kill()
+    process.wait()
+    return found
+streams.local_connect_and_auth = connect_and_cut
+sys.argv[0] = "barnabas"
+runpy.run_module("barnabas", run_name="__main__", alter_sys=True)
+"""
+"""A program whose JVM dies when the first rows are on their way to Python."""
 WISHES = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -84,13 +100,13 @@ def test_nobody_wished_anything() -> None:
 class Running:
     """An archive that goes on until it is stopped, in a process group of its own with its JVM."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, program: tuple[str, ...] = ("-m", "barnabas")) -> None:
         self._said, self._complained = folder / "out", folder / "err"
         (folder / "scratch").mkdir()
         self.scratch = folder / "scratch"
         with self._said.open("wb") as out, self._complained.open("wb") as errors:
             self._process = subprocess.Popen(
-                mortal([sys.executable, "-m", "barnabas", "pipeline", *words, "--json", "--master", "local[1]"]),
+                mortal([sys.executable, *program, "pipeline", *words, "--json", "--master", "local[1]"]),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
@@ -119,6 +135,10 @@ class Running:
         """SIGKILL for all but its Python; the exit code and what it complained of."""
         for pid in self._others():
             os.kill(pid, signal.SIGKILL)
+        return self.ended()
+
+    def ended(self) -> tuple[int, str]:
+        """The exit code and what it complained of, once nothing is left of it."""
         code = self._process.wait(LIMIT_S)
         until(lambda: not self._others(), "all of it has ended", LIMIT_S)
         return code, self._complained.read_text()
@@ -198,5 +218,20 @@ def test_a_job_whose_jvm_is_killed_says_so_in_one_sentence(words: list[str], tmp
         assert complaint.startswith("Error: Spark's JVM went away, killed or out of memory: run the job again.")
         assert complaint.count("\n") == 1
         assert [kept.name for kept in job.scratch.iterdir()] == [f"barnabas-archive-spark-{os.getuid()}.log"]
+    finally:
+        job.kill()
+
+
+def test_a_job_whose_jvm_is_killed_while_it_hands_out_rows_does_not_take_them_for_all(
+    words: list[str], tmp_path: Path
+) -> None:
+    """rows.py rule 1, running.py rule 4: a replay said that it had sent nothing, and that all was well."""
+    again = [*words[:5], "--to", f"{words[4]}-again"]
+    job = Running(tmp_path, "replay", *again[1:], program=("-c", CUT))
+    try:
+        code, complaint = job.ended()
+        assert code == 1
+        assert complaint.startswith("Error: Spark's JVM went away")
+        assert complaint.count("\n") == 1, "nobody else complains"
     finally:
         job.kill()

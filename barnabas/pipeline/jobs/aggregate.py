@@ -37,6 +37,7 @@ from barnabas.pipeline.jobs.watermark import watermark
 from barnabas.pipeline.jobs.windows import COUNTED, LEFT_OUT, MALFORMED, OWN_COLUMNS, TIMELESS, Shape
 from barnabas.pipeline.jobs.writing import own_session
 from barnabas.pipeline.moments import duration_s
+from barnabas.pipeline.rows import collected
 from barnabas.pipeline.settings import setting, texts
 from barnabas.pipeline.store.holding import held, local_folder
 from barnabas.pipeline.store.reading import COLUMNS, no_records
@@ -333,7 +334,7 @@ def _tally(sums: DataFrame, shape: Shape, watermark_us: int | None) -> tuple[Cou
     counts: Counter[str] = Counter()
     latest: dict[int, int] = {}
     grouped = sums.groupBy("partition", "fate", is_late.alias("is_late"))
-    for row in grouped.agg(f.sum("records").alias("records"), f.max("latest_us").alias("latest_us")).collect():
+    for row in collected(grouped.agg(f.sum("records").alias("records"), f.max("latest_us").alias("latest_us"))):
         counts[row["fate"]] += row["records"]
         if row["is_late"]:
             counts["late"] += row["records"]

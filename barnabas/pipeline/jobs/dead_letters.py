@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.brokers import Brokers
+from barnabas.pipeline.rows import collected
 from barnabas.pipeline.sending import Sending, send
 
 REASON = "dead-letter.reason"
@@ -38,7 +39,7 @@ def send_letters(records: DataFrame, brokers: Brokers, topic: str, group: str, l
     if not brokers.exists(topic):
         brokers.create_topic(topic, 1, -1, {"retention.ms": "-1"})
     partitions = brokers.find_topics([topic])[topic].partitions
-    sent = send(letters_of(records, topic, partitions), Sending(brokers.client_settings, group), lines).collect()
+    sent = collected(send(letters_of(records, topic, partitions), Sending(brokers.client_settings, group), lines))
     return sum(row["sent"] + row["skipped"] for row in sent)
 
 

@@ -17,6 +17,7 @@ from barnabas.pipeline.brokers import Place, Span
 from barnabas.pipeline.checksums import add_up, joined, record_hash, sums
 from barnabas.pipeline.jobs.rounds import Waiting
 from barnabas.pipeline.jobs.writing import JUDGED, ordered, take_stock, write_files
+from barnabas.pipeline.rows import collected
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
 from barnabas.pipeline.store.lakes import commit, open_lake, read_plan, within_round, write_plan
 from barnabas.pipeline.store.manifest import DataFile, Entry, Manifest
@@ -119,7 +120,8 @@ class Table:
         if "error" not in written.columns:
             written = written.withColumn("error", f.lit(None).cast("string"))
         hashed = written.select("topic", "partition", "error", record_hash().alias("hash"))
-        found = hashed.groupBy("topic", "partition").agg(f.count("error").alias("malformed"), *sums("hash")).collect()
+        grouped = hashed.groupBy("topic", "partition")
+        found = collected(grouped.agg(f.count("error").alias("malformed"), *sums("hash")))
         totals = {Place(row["topic"], row["partition"]): Total(row["count"], joined(row)) for row in found}
         return Kept(totals, sum(row["malformed"] for row in found), written)
 

@@ -25,6 +25,7 @@ from barnabas.pipeline.brokers import Brokers, Place, Span
 from barnabas.pipeline.jobs.writing import own_session
 from barnabas.pipeline.kafka_source import read_spans
 from barnabas.pipeline.moments import moment_ms
+from barnabas.pipeline.rows import collected
 from barnabas.pipeline.sending import Sending, send
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.store.folder import ArchiveFolder
@@ -94,7 +95,7 @@ def replay(spark: SparkSession, settings: ReplaySettings, tell: Tell = lambda _:
     share = None if settings.rate is None else settings.rate / at_once
     sending = Sending(brokers.client_settings, f"barnabas-replay-{name}", share, settings.to)
     tell({"step": "sending", "to": settings.to, "name": name})
-    rows = send(to_be_sent(chosen, settings.to), sending, lines).collect()
+    rows = collected(send(to_be_sent(chosen, settings.to), sending, lines))
     return ReplayReport(
         to=settings.to,
         name=name,

@@ -25,6 +25,7 @@ from barnabas.pipeline.brokers import Brokers, Place, Span
 from barnabas.pipeline.jobs.writing import own_session
 from barnabas.pipeline.kafka_source import read_spans
 from barnabas.pipeline.moments import moment_ms
+from barnabas.pipeline.rows import collected
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import NAME, register
 from barnabas.pipeline.store.folder import ArchiveFolder
@@ -93,7 +94,7 @@ def search(spark: SparkSession, settings: SearchSettings, tell: Tell = lambda _:
     records = _all_records(own, settings, query)
     tell({"step": "searching", "topics": ", ".join(settings.topic)})
     order = ("timestamp", "topic", "partition", "offset")
-    found = matching(records, query).orderBy(*order).limit(settings.limit + 1).collect()
+    found = collected(matching(records, query).orderBy(*order).limit(settings.limit + 1))
     shown = found[: settings.limit]
     return SearchReport(len(shown), len(found) == len(shown), [as_row(record) for record in shown])
 

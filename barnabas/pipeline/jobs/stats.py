@@ -23,6 +23,7 @@ from barnabas.pipeline.brokers import Brokers, Place, Span
 from barnabas.pipeline.jobs.writing import own_session
 from barnabas.pipeline.kafka_source import read_spans
 from barnabas.pipeline.moments import moment_ms
+from barnabas.pipeline.rows import collected
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import NAME, register
 from barnabas.pipeline.telling import Tell
@@ -284,4 +285,4 @@ def _of_groups(commits: DataFrame, settings: StatsSettings) -> DataFrame:
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict() for row in frame.collect()]
+    return [row.asDict() for row in collected(frame)]

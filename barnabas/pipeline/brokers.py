@@ -32,7 +32,9 @@ from barnabas.pipeline.trouble import JobError
 
 LIMIT_S = 30.0
 LOOK_EVERY_S = 0.2
-COORDINATOR_COMES = ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS")
+COMMIT_LIMIT_S = 8.0
+"""A commit that was under way when its broker died is not told of, and not sent again: so long is waited for its answer."""
+PASSES = ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "_TIMED_OUT", "_TRANSPORT")
 """What a group is told while its coordinator is being found: the first one in a cluster, or one that moves."""
 LEADER_MOVED = (
     "_NOENT",
@@ -178,7 +180,7 @@ class Brokers:
         """Let a group, which nobody is a member of, stand at these offsets: any tool shows its lag then."""
         deadline = time.monotonic() + LIMIT_S
         while (refusal := self._commit_refused(group, offsets)) is not None:
-            if refusal.name() not in COORDINATOR_COMES or time.monotonic() > deadline:
+            if refusal.name() not in PASSES or time.monotonic() > deadline:
                 raise JobError(f"The group {group} could not be set: {refusal.str()}.")
             time.sleep(LOOK_EVERY_S)
 
@@ -186,9 +188,9 @@ class Brokers:
         """Why a commit was refused; None when it was not."""
         wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
         request = [ConsumerGroupTopicPartitions(group, wanted)]
-        asked = self._admin.alter_consumer_group_offsets(request, request_timeout=LIMIT_S)[group]
+        asked = self._admin.alter_consumer_group_offsets(request, request_timeout=COMMIT_LIMIT_S)[group]
         try:
-            answer = asked.result(LIMIT_S + CONNECT_LIMIT_S)
+            answer = asked.result(COMMIT_LIMIT_S + CONNECT_LIMIT_S)
         except KafkaException as failure:
             return failure.args[0]
         return next((place.error for place in answer.topic_partitions if place.error is not None), None)

@@ -29,7 +29,7 @@ class Moving:
         [request] = requests
         code = self._answers.pop(0)
         answer: Future[Any] = Future()
-        if code == KafkaError.COORDINATOR_NOT_AVAILABLE:
+        if code in (KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError._TIMED_OUT):
             answer.set_exception(KafkaException(KafkaError(code)))
         else:
             told = SimpleNamespace(error=None if code is None else KafkaError(code))
@@ -45,7 +45,11 @@ def test_a_commit_waits_for_its_coordinator(kafka_broker: Any, monkeypatch: pyte
     monkeypatch.setattr(asking, "LOOK_EVERY_S", 0.001)
     brokers = Brokers(BrokerSettings(bootstrap=kafka_broker.bootstrap))
     moving = Moving(
-        KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, None
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._TIMED_OUT,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        None,
     )
     monkeypatch.setattr(brokers, "_admin", moving)
     brokers.commit("g", {Place("t", 0): 5})

@@ -38,6 +38,7 @@ from barnabas.pipeline.jobs.trimming import Verified, read_reached, write_verifi
 from barnabas.pipeline.jobs.writing import own_session
 from barnabas.pipeline.kafka_source import read_spans
 from barnabas.pipeline.moments import now
+from barnabas.pipeline.rows import see_that_it_lives
 from barnabas.pipeline.settings import BrokerSettings, setting, texts
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
 from barnabas.pipeline.store.manifest import Contents, Manifest, Range, contents_of
@@ -201,6 +202,7 @@ class _Audit:
             malformed.refuse()
         places = list(self._places.values())
         cut_off = self._cut_off()
+        see_that_it_lives(self._spark)  # else some of what was looked at may be missing
         agrees = all(place.agrees for place in places) and not (self._files.faults() or malformed.faults() or cut_off)
         when = now()
         ends = {str(place): end for place, end in self._manifest.ends().items()}

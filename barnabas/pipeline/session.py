@@ -37,6 +37,7 @@ from barnabas.pipeline.trouble import JobError
 
 OLDEST_JAVA = 17
 STANDALONE = "spark://"
+MASTER_COMES_S = 20.0
 ADVICE = "install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless) or set JAVA_HOME"
 
 
@@ -114,11 +115,11 @@ def start_session(
 
 
 def _see_that_a_master_listens(master: str) -> None:
-    """Spark would try for a minute, and then fail with what came of it."""
+    """Spark would start, try for a minute, and then fail with what came of it."""
     if not master.startswith(STANDALONE):
         return
     try:
-        see_that_somebody_listens(master.removeprefix(STANDALONE))
+        see_that_somebody_listens(master.removeprefix(STANDALONE), MASTER_COMES_S)
     except NobodyListens as failure:
         raise JobError(f"No Spark master answers at {master}: {failure}.") from failure
 

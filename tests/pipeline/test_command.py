@@ -68,6 +68,7 @@ def test_a_master_that_is_not_there_is_one_sentence_before_spark_is_started(
 ) -> None:
     """running.py rule 1: Spark itself would try for a minute and say that its context is stopped."""
     monkeypatch.setattr(session, "java_version", lambda: 17)
+    monkeypatch.setattr(session, "MASTER_COMES_S", 0.0)
     monkeypatch.setattr(session, "find_connector", lambda _: pytest.fail("Spark was about to be started"))
     where = ("--bootstrap", kafka_broker.bootstrap, "--master", "spark://127.0.0.1:1,127.0.0.1:2")
     code, line = said(capsys, "archive", "--into", str(tmp_path / "a"), "--topic", "t", *where)

@@ -198,9 +198,7 @@ def test_a_manifest_that_was_altered_is_seen(spark: Any, copy: AuditSettings) ->
     said = json.loads(path.read_text())
     said["ranges"][0]["count"] += 1
     path.write_text(json.dumps(said))
-    with pytest.raises(
-        JobError, match=r"contradicts itself in entry 1: of one-0 its files and its ranges do not add up"
-    ):
+    with pytest.raises(JobError, match=r"contradicts itself in entry 1: of one-0 it has 31 records from 30 to 60"):
         audit(spark, copy)
     said["ranges"][0]["count"] -= 1
     said["ranges"][0]["checksum"] += 1

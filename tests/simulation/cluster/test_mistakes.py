@@ -12,7 +12,7 @@ SHOWN_BY = {
     "a_high_watermark_that_does_not_wait_for_who_joins": 28,
     "records_that_count_before_they_are_durable": 8,
     "a_cut_at_the_high_watermark": 1,
-    "wishes_whose_epochs_nobody_compares": 59,
+    "wishes_whose_epochs_nobody_compares": 91,
     "a_crash_that_changes_nothing": 1,
     "elections_that_are_unclean": 20,
     "a_controller_that_decides_on_what_is_committed_only": 1,

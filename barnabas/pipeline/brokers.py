@@ -35,7 +35,7 @@ LOOK_EVERY_S = 0.2
 COMMIT_LIMIT_S = 8.0
 """A commit that was under way when its broker died is not told of, and not sent again: so long is waited for its answer."""
 PASSES = ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "_TIMED_OUT", "_TRANSPORT")
-"""What a group is told while its coordinator is being found: the first one in a cluster, or one that moves."""
+"""What a commit is told while the group's coordinator is being found, moves, or is started again."""
 LEADER_MOVED = (
     "_NOENT",
     "FENCED_LEADER_EPOCH",

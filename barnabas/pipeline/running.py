@@ -94,11 +94,7 @@ def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
         return stopped.exit_code
     except NoJava as failure:
         raise JobError(str(failure)) from failure
-    except (
-        PySparkException,
-        Py4JError,
-        ConnectionError,
-    ) as failure:  # py4j lets some of its connections' errors through
+    except (PySparkException, Py4JError, ConnectionError) as failure:  # the last: py4j lets some of its own through
         log = scratch / LOG
         said = log.read_text(errors="replace") if log.exists() else ""
         raise JobError(f"{sentence_of(failure, said)} {_keep(log, job.name)}") from failure

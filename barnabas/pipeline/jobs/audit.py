@@ -201,11 +201,11 @@ class _Audit:
         else:
             malformed.refuse()
         places = list(self._places.values())
-        cut_off = self._cut_off()
+        ends = {str(place): end for place, end in self._manifest.ends().items()}
+        cut_off = self._cut_off(ends)
         see_that_it_lives(self._spark)  # else some of what was looked at may be missing
         agrees = all(place.agrees for place in places) and not (self._files.faults() or malformed.faults() or cut_off)
         when = now()
-        ends = {str(place): end for place, end in self._manifest.ends().items()}
         reached = {place: max(ends.get(place, 0), self._reached.get(place, 0)) for place in ends | self._reached}
         write_verified(self._folder, when, self._verified() if agrees else [], reached)
         totals = {kind: sum(getattr(place, kind) for place in places) for kind in KINDS}
@@ -244,12 +244,11 @@ class _Audit:
         files = [line for kind in kinds for line in _named(f"{kind} file", getattr(self._files, kind))]
         return [*files, *_named("unexplained", unexplained)]
 
-    def _cut_off(self) -> list[str]:
+    def _cut_off(self, ends: dict[str, int]) -> list[str]:
         """The partitions that were archived further when an audit saw them (rule 5)."""
         wanted = {place: end for place, end in self._reached.items() if place.rpartition("-")[0] in self._topics}
         if not self._settings.topic:
             wanted = self._reached
-        ends = {str(place): end for place, end in self._manifest.ends().items()}
         return [
             f"{place}, which was archived up to {end}, and ends at {ends.get(place, 0)}"
             for place, end in sorted(wanted.items())

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from barnabas.pipeline.brokers import Place, Span
+from barnabas.pipeline.checksums import add_up
 from barnabas.pipeline.store.durable import write_durably
 from barnabas.pipeline.trouble import JobError
 
@@ -274,7 +275,7 @@ def _sums(files: Iterable[DataFile]) -> dict[Place, tuple[int, int]]:
         for part in file.contents:
             place = Place(file.topic, part.partition)
             count, checksum = found.get(place, (0, 0))
-            found[place] = count + part.count, (checksum + part.checksum) % (1 << 64)
+            found[place] = count + part.count, add_up((checksum, part.checksum))
     return found
 
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import click
 
-from broker.config import BrokerConfig, ConfigError, load_config
-from broker.founding import founding
+from broker.config.broker_config import BrokerConfig, ConfigError, load_config
+from broker.node.format_options import founding
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -112,8 +112,8 @@ def format_(
 ) -> None:
     """Make the directories of a node ready, as kafka-storage does. `serve` does the same by itself."""
     from broker.tools.formatting import format_node  # noqa: PLC0415
-    from replication.formatting import UnusableDirectory  # noqa: PLC0415
-    from storage.disk import StorageError  # noqa: PLC0415
+    from replication.metadata_log.formatting import UnusableDirectory  # noqa: PLC0415
+    from storage.io.disk import StorageError  # noqa: PLC0415
 
     try:
         config = load_config(config_file, _overrides(config_file, data_dir, settings))
@@ -128,7 +128,7 @@ def _contained(
     config_file: str | None, data_dir: str | None, settings: tuple[str, ...], listen: str | None, cluster_id: str | None
 ) -> tuple[BrokerConfig, str]:
     """The settings of a node in a container, the command line's over the environment's, and its cluster."""
-    from broker.environment import from_environment  # noqa: PLC0415  # nobody else needs it
+    from broker.config.env_config import from_environment  # noqa: PLC0415  # nobody else needs it
 
     found = from_environment(os.environ)
     file = config_file or found.file

@@ -8,7 +8,7 @@ RULES    1. The order of starting: bind, know or format the directories, lock th
          3. The order of stopping: tell the controller, and serve until it says that nobody needs this broker; no new requests,
             finish the slow work, close the logs durably.
          4. News from below travels through callbacks that are set here and nowhere else.
-NOT HERE Handlers (`apis.py`), recurring work (`housekeeping.py`), settings (`config.py`).
+NOT HERE Handlers (`api_table.py`), recurring work (`scheduled_tasks.py`), settings (`broker_config.py`).
 """
 
 from __future__ import annotations
@@ -24,59 +24,59 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from broker.addresses import Addresses
-from broker.apis import client_apis, controller_apis
-from broker.brokers import Brokers
-from broker.config import BrokerConfig, ConfigError, Endpoint
-from broker.coordinators.assembly import coordinators
-from broker.coordinators.producer_ids import ProducerIds
-from broker.descriptors import OTHERS, SETTING, make_room, raise_limit, share_out
-from broker.directory_requests import DirectoryRequests
-from broker.fetchers import Fetchers
-from broker.founding import Founding
-from broker.full_disks import FullDisks
-from broker.handlers.dispatch import Dispatcher
-from broker.handlers.log_dirs import LogDirsHandler
-from broker.home import take_directories
-from broker.housekeeping import Housekeeping
-from broker.isr_requests import IsrRequests
-from broker.life import BrokerLife
-from broker.metadata_part import Around, MetadataPart
-from broker.network.cold import Warmer
+from broker.api_table import client_apis, controller_apis
+from broker.config.broker_config import BrokerConfig, ConfigError, Endpoint
+from broker.coordinators.factory import coordinators
+from broker.coordinators.transactions.producer_id_manager import ProducerIds
+from broker.handlers.records.log_dirs import LogDirsHandler
+from broker.handlers.request_dispatcher import Dispatcher
+from broker.io.io_thread_pool import ThreadWorker
 from broker.network.listener import Listener
+from broker.network.page_cache_prefetch import Warmer
 from broker.network.peer import Caller
-from broker.own_addresses import own_controller, registered
-from broker.process import end_tasks, new_loop, process_age_s
-from broker.quorum_settings import quorum_places
-from broker.reconfiguration import Reconfiguration
+from broker.node.disk_full_policy import FullDisks
+from broker.node.dynamic_config_applier import Reconfiguration
+from broker.node.format_options import Founding
+from broker.node.kraft_runtime import Around, MetadataPart
+from broker.node.log_dir_startup import take_directories
+from broker.node.scheduled_tasks import Housekeeping
+from broker.peers.alter_partition_manager import IsrRequests
+from broker.peers.assignments_manager import DirectoryRequests
+from broker.peers.broker_lifecycle import BrokerLife
+from broker.peers.broker_peers import Brokers
+from broker.peers.endpoints import Addresses
+from broker.peers.local_endpoints import own_controller, registered
+from broker.peers.quorum_config import quorum_places
+from broker.peers.replica_fetchers import Fetchers
+from broker.process.event_loop import end_tasks, new_loop, process_age_s
+from broker.process.file_limits import OTHERS, SETTING, make_room, raise_limit, share_out
+from broker.process.timer import LoopTimer, SystemClock
+from broker.process.watchdog import Watchdog
 from broker.security.authorizer import AllowAll, Authorizer
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.received import ReceivedMetrics
-from broker.timer import LoopTimer, SystemClock
-from broker.watchdog import Watchdog
-from broker.workers import ThreadWorker
 from protocol.errors import KafkaError
-from replication.compactor import Compactor
-from replication.controller.brokers import Registration
-from replication.controller.sessions import Sessions
-from replication.deadlines import Deadlines
-from replication.following import Following
-from replication.formatting import (
+from replication.controller.brokers.broker_heartbeat_tracker import Sessions
+from replication.controller.brokers.registration import Registration
+from replication.metadata.image import Changes, MetadataImage
+from replication.metadata.metadata_records import UnreadableMetadata
+from replication.metadata_log.formatting import (
     ControllerEndpoint,
     UnusableDirectory,
 )
-from replication.image import Changes, MetadataImage
-from replication.metadata_records import UnreadableMetadata
-from replication.metadata_replay import Replayed
-from replication.metadata_snapshots import MetadataSnapshots
-from replication.metadata_start import open_metadata_log
-from replication.moves import Moves
-from replication.partition import Partition
+from replication.metadata_log.metadata_log_open import open_metadata_log
+from replication.metadata_log.metadata_replay import Replayed
+from replication.metadata_log.metadata_snapshots import MetadataSnapshots
+from replication.partition.compactor import Compactor
+from replication.partition.follower_log import Following
+from replication.partition.log_dir_moves import Moves
+from replication.partition.partition import Partition
+from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import Purgatory
-from replication.replica_manager import ReplicaManager
-from storage.disk import Disk, Lock, StorageError
-from storage.log_config import log_config
-from storage.log_manager import LogManager
+from replication.timer_queue import Deadlines
+from storage.config.log_config import log_config
+from storage.directories.log_manager import LogManager
+from storage.io.disk import Disk, Lock, StorageError
 
 _log = logging.getLogger("barnabas")
 

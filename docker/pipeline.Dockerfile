@@ -17,7 +17,7 @@ COPY storage storage
 RUN python -m venv /opt/barnabas \
     && /opt/barnabas/bin/pip install --no-cache-dir --disable-pip-version-check --constraint constraints.txt ".[spark]"
 ENV BARNABAS_SPARK_JARS=/opt/jars
-RUN /opt/barnabas/bin/python -c "from barnabas.pipeline.jars import find_connector as find; find(['avro']).settings['spark.jars']"
+RUN /opt/barnabas/bin/python -c "from barnabas.pipeline.spark.jars import find_connector as find; find(['avro']).settings['spark.jars']"
 
 FROM python:3.11-slim-bookworm
 RUN apt-get update && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \

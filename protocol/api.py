@@ -22,11 +22,11 @@ from protocol.messages import (
     metadata,
     produce_fetch,
     quorum,
+    quotas_scram,
     raft,
     sasl,
     telemetry,
     transactions,
-    users,
 )
 from protocol.schema import Message
 
@@ -178,13 +178,15 @@ APIS: dict[int, Api] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(
         cluster.ListPartitionReassignmentsRequest, cluster.ListPartitionReassignmentsResponse
     ),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(users.DescribeClientQuotasRequest, users.DescribeClientQuotasResponse),
-    ApiKey.ALTER_CLIENT_QUOTAS: Api(users.AlterClientQuotasRequest, users.AlterClientQuotasResponse),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(
+        quotas_scram.DescribeClientQuotasRequest, quotas_scram.DescribeClientQuotasResponse
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: Api(quotas_scram.AlterClientQuotasRequest, quotas_scram.AlterClientQuotasResponse),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(
-        users.DescribeUserScramCredentialsRequest, users.DescribeUserScramCredentialsResponse
+        quotas_scram.DescribeUserScramCredentialsRequest, quotas_scram.DescribeUserScramCredentialsResponse
     ),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(
-        users.AlterUserScramCredentialsRequest, users.AlterUserScramCredentialsResponse
+        quotas_scram.AlterUserScramCredentialsRequest, quotas_scram.AlterUserScramCredentialsResponse
     ),
     ApiKey.VOTE: Api(raft.VoteRequest, raft.VoteResponse),
     ApiKey.BEGIN_QUORUM_EPOCH: Api(raft.BeginQuorumEpochRequest, raft.BeginQuorumEpochResponse),

@@ -4,7 +4,7 @@ RULES    1. Bytes from a peer give a message or a MalformedRequest, nothing else
          2. Bytes behind a message are the caller's business: a decoder tells where the message ended.
          3. A `records` field is a view into the buffer on the way in, and parts of their own on the way out: a
             file region is asked for its length only.
-NOT HERE What the compiled functions do (`decoders.py`, `encoders.py`), headers and frames (`framing.py`).
+NOT HERE What the compiled functions do (`decoder_compiler.py`, `encoder_compiler.py`), headers and frames (`framing.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from protocol.decoders import compile_decoder
-from protocol.encoders import compile_encoder
+from protocol.decoder_compiler import compile_decoder
+from protocol.encoder_compiler import compile_encoder
 from protocol.primitives import Buffer
 from protocol.schema import Message
 

@@ -2,7 +2,7 @@
 
 RULES    1. A code's number and name are Kafka's; -1 to 133 as in 4.3, 134 to 136 as in 4.4.
          2. `KafkaError` becomes an error code of the answer; `MalformedRequest` becomes a closed connection.
-NOT HERE A failing disk (`storage/disk.py`), our own mistakes (assertions).
+NOT HERE A failing disk (`storage/io/disk.py`), our own mistakes (assertions).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ RULES    1. Broken bytes raise KafkaError and nothing else: CORRUPT_MESSAGE for 
             records inside, UNSUPPORTED_FOR_MESSAGE_FORMAT for the formats before v2.
          2. A size is checked against the bytes that are there before it is used.
          3. Reading a header copies no record; patching writes only the bytes named above.
-NOT HERE One record's bytes (record_bytes.py), the codecs (compression.py), what a client may send
-         (`storage/validation.py`).
+NOT HERE One record's bytes (record_codec.py), the codecs (compression.py), what a client may send
+         (`storage/log/log_validator.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from crc32c import crc32c
 from protocol.compression import Compression, compress, decompress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer, varint
-from protocol.record_bytes import (
+from protocol.record_codec import (
     BYTES_REMAIN,
     NO_MORE_BYTES,
     Headers,

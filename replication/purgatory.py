@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
-from replication.deadlines import Deadline, Deadlines
+from replication.timer_queue import Deadline, Deadlines
 
 Key = Hashable
 

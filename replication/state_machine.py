@@ -5,7 +5,7 @@ RULES    1. `decide` reads state and changes nothing; it answers with a Decision
          3. A refusal is a Decision without records; a state machine does not raise for what a peer may ask.
          4. The reply is given out only when the records are committed (whoever runs the machine sees to that).
 NOT HERE How records become bytes and when they are committed: `metadata_log.py` for the controller,
-         `broker/coordinators/runtime.py` for groups and transactions.
+         `broker/coordinators/runtime/coordinator_runtime.py` for groups and transactions.
 """
 
 from __future__ import annotations

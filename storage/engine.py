@@ -11,7 +11,7 @@ RULES    1. An engine stores whole batches in the order of their offsets and nev
          5. A region keeps its file open. Data that are deleted meanwhile can still be sent.
          6. Every method may raise StorageError; then what was published before is still there and can be read.
             A failed `reserve` has reserved nothing. After any other failure the log directory goes offline.
-            With `may_block=False` a look raises WouldBlock (blocking.py) where it would wait for the disk.
+            With `may_block=False` a look raises WouldBlock (would_block.py) where it would wait for the disk.
          7. A new engine object has opened no file. `open` comes first, and `recover` if it says so; an engine that is
             new on disk starts empty at offset 0.
 NOT HERE High watermark, leader epochs, producers, log start offset below the granularity of a segment (log.py).
@@ -23,9 +23,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from protocol.records import BatchHeader, FileRegion
-from storage.changes import Later
-from storage.disk import File
-from storage.log_config import LogConfig
+from storage.config.log_config import LogConfig
+from storage.io.deferred_file_ops import Later
+from storage.io.disk import File
 
 Buffer = bytes | bytearray | memoryview
 

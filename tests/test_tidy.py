@@ -43,11 +43,11 @@ DOORS = {
     "barnabas.cluster_command": "imported when the verb is cluster",
     "barnabas.health": "imported when the verb is health",
     "barnabas.pipeline.command": "imported when the verb is pipeline",
-    "barnabas.pipeline.following": "imported by whoever has streams of Spark to be seen",
+    "barnabas.pipeline.progress_listener": "imported by whoever has streams of Spark to be seen",
     "barnabas.pipeline.sources.segments": "imported by whoever wants the format, and by Spark's workers",
     "barnabas.pytest_plugin": "pytest's entry point",
     "broker.cli": "imported when the verb is the daemon's",
-    "broker.helper_main": "started by broker.helper in a process of its own",
+    "broker.io.compaction_main": "started by broker.helper in a process of its own",
 }
 """Modules that something else than an import statement leads to."""
 
@@ -72,13 +72,13 @@ BANS = (
         ("tests/support/", "tests/benchmark/"),
     ),
     Ban("print", (*FLOORS, "barnabas"), "use the module's logger in the daemon, rich's console in the face", ()),
-    Ban("open", ("protocol", "storage", "replication"), "go through storage/disk.py", ("storage/disk.py",)),
+    Ban("open", ("protocol", "storage", "replication"), "go through storage/io/disk.py", ("storage/io/disk.py",)),
     *(
         Ban(
             call,
             ("protocol", "storage", "replication"),
-            "go through storage/disk.py",
-            ("storage/disk.py", "storage/residency.py"),
+            "go through storage/io/disk.py",
+            ("storage/io/disk.py", "storage/io/page_cache.py"),
         )
         for call in (
             *("os.open", "os.pread", "os.preadv", "os.pwrite", "os.pwritev", "os.fsync", "os.fdatasync"),

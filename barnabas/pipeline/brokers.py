@@ -3,7 +3,7 @@
 RULES    1. A broker that is not there, or a topic that is not there, is one sentence within seconds.
          2. The end of a partition is the last stable offset: what read_committed can read up to.
          3. Only Kafka's protocol: the same against Apache Kafka.
-NOT HERE Records: Spark reads them (`kafka_source.py`), executors send them (`sending.py`).
+NOT HERE Records: Spark reads them (`kafka_source.py`), executors send them (`sender.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from confluent_kafka.admin._config import ConfigResource  # the face re-exports 
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from barnabas.pipeline.listening import CONNECT_LIMIT_S, NobodyListens, see_that_somebody_listens
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.port_check import CONNECT_LIMIT_S, NobodyListens, see_that_somebody_listens
 from barnabas.pipeline.settings import BrokerSettings
-from barnabas.pipeline.trouble import JobError
 
 LIMIT_S = 30.0
 LOOK_EVERY_S = 0.2

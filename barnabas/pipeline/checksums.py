@@ -5,7 +5,7 @@ RULES    1. The number covers all that makes a record: topic, partition, offset,
          2. Numbers are added modulo 2**64, never xor-ed: a record that is there twice shows.
          3. Sums do not overflow Spark's long: the two halves are added apart, and joined by `joined`.
          4. All of it is Spark's own code: no record goes through Python.
-NOT HERE What is compared with what (`jobs/audit.py`).
+NOT HERE What is compared with what (`jobs/audit/audit.py`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 RULES    1. What a user can mend (a package, Java, a broker that is not there) is one sentence and exit code 1.
          2. A job's modules, and with them Spark, are imported when the job is asked for.
-NOT HERE The jobs (`jobs/`), how one is run (`running.py`).
+NOT HERE The jobs (`jobs/`), how one is run (`job_runner.py`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import click
 
-from barnabas.pipeline.running import Job, command_of
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.job_runner import Job, command_of
 
 
 def _formats(archive: Path | None, *said: str | None) -> list[str]:
     """The formats with jars of their own (`jars.py`) that are named, or that an archive was begun with."""
-    from barnabas.pipeline.jars import FORMATS
+    from barnabas.pipeline.spark.jars import FORMATS
     from barnabas.pipeline.store.folder import ArchiveFolder
 
     wanted = set(said)
@@ -29,7 +29,7 @@ def _formats(archive: Path | None, *said: str | None) -> list[str]:
 
 
 def _archive() -> Job:
-    from barnabas.pipeline.jobs.archive import ArchiveSettings, archive
+    from barnabas.pipeline.jobs.archive.archive import ArchiveSettings, archive
 
     def formats(settings: ArchiveSettings) -> list[str]:
         return _formats(settings.into, settings.decode, settings.format)
@@ -38,7 +38,7 @@ def _archive() -> Job:
 
 
 def _audit() -> Job:
-    from barnabas.pipeline.jobs.audit import AuditSettings, audit
+    from barnabas.pipeline.jobs.audit.audit import AuditSettings, audit
 
     words = "A topic against its archive: do they hold the same?"
     return Job("audit", words, AuditSettings, audit, lambda settings: _formats(settings.archive))
@@ -58,7 +58,7 @@ def _table() -> Job:
 
 
 def _aggregate() -> Job:
-    from barnabas.pipeline.jobs.aggregate import AggregateSettings, aggregate
+    from barnabas.pipeline.jobs.aggregate.aggregate import AggregateSettings, aggregate
 
     def formats(settings: AggregateSettings) -> list[str]:
         return ["avro"] if settings.decode == "avro" else []
@@ -132,13 +132,13 @@ def pipeline() -> None:
 def demo(bootstrap: str | None, rows: int | None, output: Path) -> None:
     """A year of real flights through a broker, Spark and consumers, every figure checked."""
     try:
-        from barnabas.pipeline.demo import NoBroker, Options, run_demo
+        from barnabas.pipeline.demo.demo import NoBroker, Options, run_demo
     except ImportError as missing:
         raise click.ClickException(f"{missing.name} is missing: pip install 'barnabas[demo]'.") from missing
     from kafka.errors import KafkaError
 
     from barnabas.embedded import BrokerError
-    from barnabas.pipeline.flights import NoFlights
+    from barnabas.pipeline.demo.flights import NoFlights
     from barnabas.pipeline.session import NoJava
 
     try:

@@ -7,7 +7,7 @@ RULES    1. One session per process: it costs seconds and a gigabyte.
          4. Clocks are UTC.
          5. The JVM has ended when we have, also one that a signal to all of us ended first.
          6. On a cluster (`--master spark://...`) the workers run their own Python of the same version, or what
-            PYSPARK_PYTHON names there: what else they need is sent to them (`shipping.py`).
+            PYSPARK_PYTHON names there: what else they need is sent to them (`py_files.py`).
 NOT HERE Which jars the connector takes (`jars.py`).
 """
 
@@ -29,11 +29,11 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from barnabas.pipeline.jars import find_connector
-from barnabas.pipeline.listening import NobodyListens, see_that_somebody_listens
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.port_check import NobodyListens, see_that_somebody_listens
 from barnabas.pipeline.settings import pairs, setting
-from barnabas.pipeline.shipping import runs_here
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.spark.jars import find_connector
+from barnabas.pipeline.spark.py_files import runs_here
 
 OLDEST_JAVA = 17
 STANDALONE = "spark://"

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import click
 
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.errors import JobError
 
 T = TypeVar("T")
 _KINDS: dict[Any, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float), bool: (bool,), Path: (str,)}

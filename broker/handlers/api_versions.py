@@ -4,7 +4,7 @@ RULES    1. What has no row is not named; every listener has a table of its own.
          2. Features are levels of the cluster's metadata, and shown like those: that share.version is 1 does not say that share
             groups are served. Their API keys would.
          3. A version that is not known is answered in the oldest layout with this row and UNSUPPORTED_VERSION.
-NOT HERE Which layout an unknown version gets (`dispatch.py`).
+NOT HERE Which layout an unknown version gets (`request_dispatcher.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from broker.handlers.deciding import Controller
+from broker.handlers.controller_api import Controller
 from broker.handlers.router import RequestContext, Route, Router
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
@@ -23,7 +23,7 @@ from protocol.messages.metadata import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from replication.record_versions import features_for
+from replication.metadata.feature_levels import features_for
 
 _NEWEST = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

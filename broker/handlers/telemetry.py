@@ -24,7 +24,7 @@ from protocol.messages.telemetry import (
     PushTelemetryResponse,
 )
 from protocol.primitives import ZERO_UUID, uuid_text
-from replication.client_metrics import Facts
+from replication.metadata.client_metrics import Facts
 
 _ACCEPTED: Final = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
 """The best first; none at all is accepted too."""

@@ -7,7 +7,7 @@ RULES    1. Requests are begun, and answered, in the order in which they came. O
          4. A muted connection (throttled: `ConnectionInfo.muted_until_mono_ms`) gets its answer, then no work until then.
          5. A peer that breaks the protocol costs one log line and its connection, never more.
          6. Where an answer's records must come from the disk first, the connection waits for a reader thread, watching
-            nothing; the loop does not wait (cold.py).
+            nothing; the loop does not wait (page_cache_prefetch.py).
          7. Small answers to requests that came together, or that were waited for together, leave together: a producer with
             five requests in flight costs fewer system calls.
          8. What was received and led to no sending is followed by another look: libuv tells of a reset that came with
@@ -23,13 +23,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from broker.network.cold import Scan, Warmer
 from broker.network.exchange import CloseConnection, ConnectionInfo, Dispatch, Later
+from broker.network.page_cache_prefetch import Scan, Warmer
 from broker.network.sender import RegionEnded, Sender
-from broker.network.wire import Wire
+from broker.network.socket_io import Wire
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader, Part
-from storage.disk import StorageError
+from storage.io.disk import StorageError
 
 _log = logging.getLogger("barnabas.network")
 

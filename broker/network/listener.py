@@ -16,11 +16,11 @@ import socket
 import time
 from collections import Counter
 
-from broker.config import SocketSettings
-from broker.network.cold import Warmer
+from broker.config.broker_config import SocketSettings
 from broker.network.connection import Connection
 from broker.network.exchange import ConnectionInfo, Dispatch
-from broker.network.wire import PlainWire
+from broker.network.page_cache_prefetch import Warmer
+from broker.network.socket_io import PlainWire
 from broker.security.authorizer import ANONYMOUS
 from protocol.framing import SCRATCH_BYTES, FrameReader
 

@@ -25,7 +25,7 @@ from protocol.framing import SCRATCH_BYTES, FrameReader, frame_request
 from protocol.messages.headers import ResponseHeader
 from protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from protocol.schema import Message
-from replication.deadlines import Deadline, Deadlines
+from replication.timer_queue import Deadline, Deadlines
 
 _log = logging.getLogger("barnabas.peers")
 

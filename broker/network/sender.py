@@ -3,7 +3,7 @@
 RULES    1. Parts leave in order: header bytes, region, header bytes, region, …
          2. One turn sends at most `TURN_BYTES`, so that one fast reader does not own the loop.
          3. What is unsent costs its header bytes and one reference to a file; a region is never read.
-         4. A region is sent only as far as it waits for no disk; `cold` says where it would (cold.py).
+         4. A region is sent only as far as it waits for no disk; `cold` says where it would (page_cache_prefetch.py).
          5. While `is_holding`, small answers wait for the next one, to leave with it in one call.
 NOT HERE When to send (`connection.py` watches the socket).
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from broker.network.cold import Scan
-from broker.network.wire import Buffer, Wire
+from broker.network.page_cache_prefetch import Scan
+from broker.network.socket_io import Buffer, Wire
 from protocol.framing import Part
 from protocol.records import FileRegion
 

@@ -6,7 +6,7 @@ RULES    1. A client is known by its instance id, which it keeps from broker to 
          3. A client asks and sends once in an interval. The first report may follow the question at once, for clients
             choose a part of the interval by chance, and who was told that it had something wrong may ask again.
          4. Order and codes are Apache Kafka 4.3's (ClientMetricsManager).
-NOT HERE What a subscription wants (`replication/client_metrics.py`), what comes of a report (`received.py`).
+NOT HERE What a subscription wants (`replication/metadata/client_metrics.py`), what comes of a report (`received.py`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Final
 
 from protocol.errors import ErrorCode
 from protocol.primitives import ZERO_UUID
-from replication.client_metrics import Facts, Subscription, subscription, wanted_of
-from replication.image import MetadataImage, ResourceType
+from replication.metadata.client_metrics import Facts, Subscription, subscription, wanted_of
+from replication.metadata.image import MetadataImage, ResourceType
 
 _log = logging.getLogger("barnabas.telemetry")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.compression import decompress
 from protocol.errors import ErrorCode, KafkaError
-from replication.client_metrics import Facts
+from replication.metadata.client_metrics import Facts
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue

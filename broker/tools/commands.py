@@ -20,8 +20,8 @@ from broker.tools.doctor import NOTHING_SEEN, visit
 from broker.tools.doctor_report import json_objects, text_lines
 from broker.tools.dump_log import as_json, as_text, dump_files, standard_output
 from broker.tools.dump_rows import Options
-from broker.tools.identity import NothingToLookAt
 from broker.tools.message_json import json_text
+from broker.tools.node_identity import NothingToLookAt
 
 
 @click.command("dump-log")

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from broker.tools.message_json import message_json, type_name
 from protocol.codec import decoder
 from protocol.errors import KafkaError, MalformedRequest
-from protocol.messages import stored
+from protocol.messages import stored_records
 from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from protocol.primitives import read_uvarint
 from protocol.records import ControlType, Record, control_type, coordinator_epoch_of
 from protocol.schema import Message
-from replication.metadata_records import CONTROL_MESSAGES, UnreadableMetadata, decode_record
+from replication.metadata.metadata_records import CONTROL_MESSAGES, UnreadableMetadata, decode_record
 
 DELETED = "<DELETE>"
 _CONSUMER = "consumer"
@@ -53,11 +53,11 @@ _Classes = dict[int, tuple[type[Message], type[Message]]]
 """Key and value of each type of record."""
 
 _GROUP_RECORDS: _Classes = {
-    0: (stored.LegacyOffsetCommitKey, stored.LegacyOffsetCommitValue),
-    1: (stored.OffsetCommitKey, stored.OffsetCommitValue),
-    2: (stored.GroupMetadataKey, stored.GroupMetadataValue),
+    0: (stored_records.LegacyOffsetCommitKey, stored_records.LegacyOffsetCommitValue),
+    1: (stored_records.OffsetCommitKey, stored_records.OffsetCommitValue),
+    2: (stored_records.GroupMetadataKey, stored_records.GroupMetadataValue),
 }
-_TRANSACTION_RECORDS: _Classes = {0: (stored.TransactionLogKey, stored.TransactionLogValue)}
+_TRANSACTION_RECORDS: _Classes = {0: (stored_records.TransactionLogKey, stored_records.TransactionLogValue)}
 
 
 def offsets(record: Record) -> Decoded:
@@ -96,7 +96,7 @@ def _value(cls: type[Message], value: bytes) -> Any:
         return f"Unknown version {version} of {cls.__name__}"
     message, _ = decoder(cls, version)(value, 2)
     data = message_json(message, version)
-    if isinstance(message, stored.GroupMetadataValue) and message.protocol_type == _CONSUMER:
+    if isinstance(message, stored_records.GroupMetadataValue) and message.protocol_type == _CONSUMER:
         for member, shown in zip(message.members, data["members"], strict=True):
             shown["subscription"] = _embedded(ConsumerProtocolSubscription, member.subscription, shown["subscription"])
             shown["assignment"] = _embedded(ConsumerProtocolAssignment, member.assignment, shown["assignment"])

@@ -5,7 +5,7 @@ RULES    1. The directories are locked meanwhile, unless one only reads; a broke
          3. Nothing is repaired that a start would refuse afterwards. After a repair everything is looked at again.
          4. Exit status: 0 nothing but notes, 1 findings (also where they were repaired with a loss that remains visible),
             2 nothing could be looked at.
-NOT HERE Looking (checkup.py), starting (recovery_run.py), how a report looks (doctor_report.py).
+NOT HERE Looking (check.py), starting (dry_run.py), how a report looks (doctor_report.py).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from broker.tools.checkup import Checkup, Progress
-from broker.tools.consequences import by_directory, sentences
-from broker.tools.identity import Node, NothingToLookAt, absolute, know
-from broker.tools.recovery_run import RecoveryRun, rehearsed
-from replication.formatting import UnusableDirectory
-from replication.image import MetadataImage
-from storage.directory_locks import lock_directories
-from storage.disk import Disk, StorageError
-from storage.inspection.findings import Finding, Severity
-from storage.inspection.rehearsal import RehearsalDisk
+from broker.tools.check import Checkup, Progress
+from broker.tools.dry_run import RecoveryRun, rehearsed
+from broker.tools.node_identity import Node, NothingToLookAt, absolute, know
+from broker.tools.recovery_summary import by_directory, sentences
+from replication.metadata.image import MetadataImage
+from replication.metadata_log.formatting import UnusableDirectory
+from storage.directories.directory_locks import lock_directories
+from storage.inspection.dry_run_disk import RehearsalDisk
+from storage.inspection.issues import Finding, Severity
+from storage.io.disk import Disk, StorageError
 
 HEALTHY, FOUND, NOTHING_SEEN = 0, 1, 2
 

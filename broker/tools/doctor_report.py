@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from broker.tools.doctor import Diagnosis, Outcome, Prognosis
-from storage.inspection.findings import Finding, Severity
+from storage.inspection.issues import Finding, Severity
 
 
 def text_lines(outcome: Outcome) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from broker.tools.dump_rows import Options, Row, UnknownFile, problem, rows, shown_bytes
 from broker.tools.dump_text import line
 from broker.tools.message_json import json_text
-from storage.disk import Disk, StorageError
+from storage.io.disk import Disk, StorageError
 
 _SHOWN = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 

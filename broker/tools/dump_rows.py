@@ -20,25 +20,15 @@ from protocol.compression import Compression
 from protocol.errors import KafkaError
 from protocol.primitives import uuid_text
 from protocol.records import Record
-from replication.formatting import (
+from replication.metadata.metadata_records import snapshot_name
+from replication.metadata_log.formatting import (
     BOOTSTRAP_CHECKPOINT,
     META_PROPERTIES,
     UnusableDirectory,
     read_meta_properties,
 )
-from replication.metadata_records import snapshot_name
-from replication.quorum_state import QUORUM_STATE
-from storage.checkpoints import (
-    HIGH_WATERMARKS,
-    LEADER_EPOCHS,
-    LOG_STARTS,
-    PARTITION_METADATA,
-    RECOVERY_POINTS,
-    read_epochs,
-    read_offsets,
-    read_topic_id,
-)
-from storage.disk import Disk
+from replication.metadata_log.quorum_state_store import QUORUM_STATE
+from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.inspection.batches import FoundBatch, Tail, header_at, walk
 from storage.inspection.indexes import (
     ENTRY_SIZES,
@@ -50,8 +40,18 @@ from storage.inspection.indexes import (
     time_entries,
     transaction_entries,
 )
-from storage.log_directory import CLEAN_SHUTDOWN
-from storage.producers import SNAPSHOT_SUFFIX, CorruptSnapshot, ProducerState
+from storage.io.checkpoint_file import (
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    read_epochs,
+    read_offsets,
+    read_topic_id,
+)
+from storage.io.disk import Disk
+from storage.log.producer_state import SNAPSHOT_SUFFIX, CorruptSnapshot, ProducerState
 
 Row = dict[str, Any]
 """`type` says which kind; the other fields are named as Kafka's tool labels them."""

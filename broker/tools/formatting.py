@@ -2,7 +2,7 @@
 
 RULES    1. A directory that is formatted already is refused, or, with --ignore-formatted, left alone.
          2. A cluster's id is always named here: all of its nodes need the same one.
-NOT HERE What the options mean (`broker/founding.py`), what is written (`replication/formatting.py`).
+NOT HERE What the options mean (`broker/node/format_options.py`), what is written (`replication/metadata_log/formatting.py`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import os
 import secrets
 from collections.abc import Iterator
 
-from broker.config import BrokerConfig, ConfigError
-from broker.founding import Founding, settled, version_name
-from broker.own_addresses import own_controller
-from broker.quorum_settings import quorum_places
-from broker.timer import SystemClock
+from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.node.format_options import Founding, settled, version_name
+from broker.peers.local_endpoints import own_controller
+from broker.peers.quorum_config import quorum_places
+from broker.process.timer import SystemClock
 from protocol.primitives import ZERO_UUID
-from replication.formatting import UnusableDirectory, format_directories, identify
-from storage.directory_locks import lock_directories
-from storage.disk import Disk, Lock
+from replication.metadata_log.formatting import UnusableDirectory, format_directories, identify
+from storage.directories.directory_locks import lock_directories
+from storage.io.disk import Disk, Lock
 
 
 def format_node(config: BrokerConfig, asked: Founding, *, ignore_formatted: bool) -> Iterator[str]:

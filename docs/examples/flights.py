@@ -12,10 +12,10 @@ from collections import Counter
 import pandas as pd
 
 from barnabas.pipeline.brokers import Brokers
-from barnabas.pipeline.flights import FLIGHTS, read_flights
-from barnabas.pipeline.produce import produce_flights
+from barnabas.pipeline.demo.flights import FLIGHTS, read_flights
+from barnabas.pipeline.demo.produce import produce_flights
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.settings import BrokerSettings
-from barnabas.pipeline.trouble import JobError
 
 TOPIC = "flights"
 DAY_MS = 86_400_000

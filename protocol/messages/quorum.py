@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages.stored import BrokerEndpoint, BrokerFeature
+from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
 from protocol.schema import (
     EMPTY,
     Annotated,

@@ -9,8 +9,8 @@ RULES    1. Decisions look at the newest image, which holds all that was decided
          5. The broker of this node lives while the process does; others are fenced when they fall silent.
          6. A topic that begins to allow unclean elections has its partitions without a leader led at once; Apache Kafka's
             controller looks for them every five minutes only.
-NOT HERE The decisions (`topics.py`, `setting_changes.py`, `brokers.py`, `heartbeats.py`, `isr_changes.py`,
-         `directories.py`), the log (`metadata_log.py`), who leads it (`quorum.py`), publishing (`publisher.py`).
+NOT HERE The decisions (`topics.py`, `config_changes.py`, `registration.py`, `broker_heartbeats.py`, `alter_partition.py`,
+         `assign_replicas_to_dirs.py`), the log (`metadata_log.py`), who leads it (`quorum.py`), publishing (`publisher.py`).
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from protocol.messages.quorum import (
     BrokerRegistrationResponse,
     ControllerRegistrationRequest,
 )
-from protocol.messages.stored import (
+from protocol.messages.quotas_scram import AlterClientQuotasRequest, AlterUserScramCredentialsRequest
+from protocol.messages.stored_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
 )
-from protocol.messages.users import AlterClientQuotasRequest, AlterUserScramCredentialsRequest
 from protocol.schema import Message
-from replication.committed_metadata import CommittedMetadata
-from replication.controller.asked_elections import elect_leaders
-from replication.controller.brokers import (
+from replication.controller.brokers.broker_heartbeat_tracker import Sessions
+from replication.controller.brokers.broker_heartbeats import Standing, fence, heartbeat
+from replication.controller.brokers.registration import (
     allocate_producer_ids,
     register,
     register_controller,
@@ -64,27 +64,27 @@ from replication.controller.brokers import (
     registration_of_controller,
     unregister,
 )
-from replication.controller.credentials import alter_credentials
-from replication.controller.directories import assign_replicas
-from replication.controller.environment import Environment
-from replication.controller.features import cluster_min_isr, raised_kraft_version, update_features
-from replication.controller.heartbeats import Standing, fence, heartbeat
-from replication.controller.isr_changes import alter_partitions
-from replication.controller.not_controller import not_controller
-from replication.controller.quotas import alter_quotas
-from replication.controller.reassignments import alter_reassignments
-from replication.controller.recurring import Recurring, Task, elect_unclean
-from replication.controller.sessions import Sessions
-from replication.controller.setting_changes import alter_settings, replace_settings
-from replication.controller.settings import UNCLEAN_ELECTION
-from replication.controller.topics import create_partitions, create_topics, delete_topics
-from replication.image import BrokerImage, Changes, Endpoint, MetadataImage
-from replication.metadata_log import MetadataLog
-from replication.metadata_records import UnreadableMetadata, Versioned
-from replication.publisher import Publisher
-from replication.quorum import Clock
-from replication.raft.replica_log import Lead
-from replication.record_versions import ELIGIBLE_LEADERS, METADATA_VERSION, WITH_TRANSACTIONS
+from replication.controller.configs.config_changes import alter_settings, replace_settings
+from replication.controller.configs.configs import UNCLEAN_ELECTION
+from replication.controller.configs.features import cluster_min_isr, raised_kraft_version, update_features
+from replication.controller.configs.quotas import alter_quotas
+from replication.controller.configs.scram_credentials import alter_credentials
+from replication.controller.decision_context import Environment
+from replication.controller.error_responses import not_controller
+from replication.controller.partitions.alter_partition import alter_partitions
+from replication.controller.partitions.assign_replicas_to_dirs import assign_replicas
+from replication.controller.partitions.elect_leaders import elect_leaders
+from replication.controller.partitions.reassignments import alter_reassignments
+from replication.controller.partitions.topics import create_partitions, create_topics, delete_topics
+from replication.controller.periodic_tasks import Recurring, Task, elect_unclean
+from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION, WITH_TRANSACTIONS
+from replication.metadata.image import BrokerImage, Changes, Endpoint, MetadataImage
+from replication.metadata.metadata_publisher import Publisher
+from replication.metadata.metadata_records import UnreadableMetadata, Versioned
+from replication.metadata_log.kraft_replica import Clock
+from replication.metadata_log.metadata_loader import CommittedMetadata
+from replication.metadata_log.metadata_log import MetadataLog
+from replication.raft.raft_log import Lead
 from replication.state_machine import Decision
 
 

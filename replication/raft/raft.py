@@ -1,10 +1,10 @@
 """Raft as Apache Kafka speaks it: elections with a vote before the vote, a log that followers pull (KIP-595, 853, 996).
 
-RULES    1. One leader per epoch; what must not be forgotten is durable before anything that rests on it leaves (`standing.py`).
+RULES    1. One leader per epoch; what must not be forgotten is durable before anything that rests on it leaves (`replica_state.py`).
          2. A leader that no majority fetched from for 1.5 fetch timeouts resigns.
          3. A role does not end while something is being written: the log that an election is about stands still.
-NOT HERE Elections (`voting.py`), what a leader sends (`serving.py`) and counts (`progress.py`), what a follower asks for
-         (`following.py`, `voter_requests.py`) and keeps (`pulling.py`), changes of the voters (`voter_changes.py`); sockets,
+NOT HERE Elections (`elections.py`), what a leader sends (`leader_fetch.py`) and counts (`replica_progress.py`), what a follower asks for
+         (`follower_fetch.py`, `voter_requests.py`) and keeps (`follower_log_sync.py`), changes of the voters (`voter_changes.py`); sockets,
          files and time.
 """
 
@@ -25,16 +25,16 @@ from protocol.messages.raft import (
     VoteRequest,
 )
 from protocol.schema import Message
-from replication.raft import letters
-from replication.raft.following import Following
-from replication.raft.replica_log import Effect, ElectionState, ReplicaLog
+from replication.raft import rpc_messages
+from replication.raft.elections import Voting
+from replication.raft.follower_fetch import Following
+from replication.raft.leader_fetch import Serving
+from replication.raft.raft_log import Effect, ElectionState, ReplicaLog
+from replication.raft.replica_state import QuorumTimes, Standing
 from replication.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role
-from replication.raft.serving import Serving
-from replication.raft.standing import QuorumTimes, Standing
 from replication.raft.voter_changes import VoterChanges
 from replication.raft.voter_requests import VoterRequests
 from replication.raft.voters import Voter, VoterSet
-from replication.raft.voting import Voting
 
 
 class Raft:
@@ -208,12 +208,12 @@ class Raft:
     def _of_partition(self, request: Message, mono_ms: int, *, may_wait: bool) -> Message | None:
         cluster_id = request.cluster_id  # type: ignore[attr-defined]
         if cluster_id not in (None, self._standing.cluster_id):
-            return letters.refused(request, ErrorCode.INCONSISTENT_CLUSTER_ID)
-        partition = letters.only_partition(request)
+            return rpc_messages.refused(request, ErrorCode.INCONSISTENT_CLUSTER_ID)
+        partition = rpc_messages.only_partition(request)
         if partition is None:
             if isinstance(request, FetchSnapshotRequest):
-                return letters.unknown_snapshot_partition(request, self._standing.who)
-            return letters.refused(request, ErrorCode.INVALID_REQUEST)
+                return rpc_messages.unknown_snapshot_partition(request, self._standing.who)
+            return rpc_messages.refused(request, ErrorCode.INVALID_REQUEST)
         if isinstance(request, FetchRequest):
             return self._serving.fetched(request, partition, mono_ms, may_wait=may_wait)
         if isinstance(request, FetchSnapshotRequest):
@@ -249,7 +249,7 @@ class Raft:
         self._following.failed()
 
     def _partition_answered(self, peer: int, request: Message, response: Any, mono_ms: int) -> None:
-        partition = letters.only_partition(response)
+        partition = rpc_messages.only_partition(response)
         if partition is None:
             if isinstance(request, VoteRequest) and response.error_code == ErrorCode.UNSUPPORTED_VERSION:
                 self._voting.vote_not_known(mono_ms)
@@ -270,7 +270,7 @@ class Raft:
         """Take note of the leader that an answer names; whether that changed the role."""
         if leader is None:
             return False
-        addresses = letters.addresses_of(leader.leader_id, response, self._standing.listener)
+        addresses = rpc_messages.addresses_of(leader.leader_id, response, self._standing.listener)
         return self._standing.learn(leader.leader_epoch, leader.leader_id, addresses, mono_ms)
 
     # ------------------------------------------------------------ what was done

@@ -1,8 +1,8 @@
 """What a replica of the metadata log can be, and what it remembers while it is that.
 
-RULES    1. A role holds what ends with it; what outlives roles (epoch, vote, log) is with `standing.py`.
+RULES    1. A role holds what ends with it; what outlives roles (epoch, vote, log) is with `replica_state.py`.
          2. Deadlines are in mono_ms; only those of voters matter: nobody else stands for election.
-NOT HERE What moves a replica from one role to another (`standing.py`).
+NOT HERE What moves a replica from one role to another (`replica_state.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterRequest
-from replication.raft.progress import Progress
+from replication.raft.replica_progress import Progress
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
 
 

@@ -9,7 +9,7 @@ RULES    1. One at a time: a change begins when the one before it is committed, 
          4. Who waits is answered in time: a change whose time is over may still come to be.
          5. With kraft.version 0 the voters are a setting, and the leader knows by heart what they support, for the upgrade.
          6. Checks, their order, codes and sentences are Apache Kafka's (Add-, Remove-, UpdateVoterHandler).
-NOT HERE Resigning when this replica is removed (`serving.py`).
+NOT HERE Resigning when this replica is removed (`leader_fetch.py`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse, 
 from protocol.messages.raft import UpdateRaftVoterRequest
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
-from replication.raft import letters
-from replication.raft.letters import change_response, update_voter_response
-from replication.raft.replica_log import Answer, NameVoters
+from replication.raft import rpc_messages
+from replication.raft.raft_log import Answer, NameVoters
+from replication.raft.replica_state import Standing
 from replication.raft.roles import Change, Leader
-from replication.raft.standing import Standing
+from replication.raft.rpc_messages import change_response, update_voter_response
 from replication.raft.voters import Address, ReplicaKey, Voter, VoterSet
 
 KRAFT_VERSION = "kraft.version"
@@ -235,7 +235,7 @@ class VoterChanges:
     def _answer(self, change: Change, code: ErrorCode, sentence: str | None) -> None:
         if not change.is_answered:
             change.is_answered = True
-            response = letters.change_response(change.request, code, sentence)
+            response = rpc_messages.change_response(change.request, code, sentence)
             self._standing.effects.append(Answer(change.request, response))
 
     def _wrong_cluster(self, request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> Message:

@@ -11,9 +11,9 @@ from protocol.errors import ErrorCode
 from protocol.messages.cluster import AddRaftVoterResponse, RemoveRaftVoterResponse
 from protocol.messages.raft import UpdateRaftVoterResponse
 from protocol.schema import Message
-from replication.raft import letters
+from replication.raft import rpc_messages
+from replication.raft.replica_state import Standing
 from replication.raft.roles import Follower
-from replication.raft.standing import Standing
 
 _SETTLED = (
     ErrorCode.NONE,
@@ -49,7 +49,7 @@ class VoterRequests:
             is_due = standing.voters.get(standing.own.key.node_id) != standing.own
         else:
             is_due = not role.has_updated_leader
-        return letters.update_voter_request(standing.cluster_id, standing.own, standing.epoch) if is_due else None
+        return rpc_messages.update_voter_request(standing.cluster_id, standing.own, standing.epoch) if is_due else None
 
     def _as_observer(self) -> Message | None:
         """Rule 3."""
@@ -58,8 +58,8 @@ class VoterRequests:
             return None
         lost = standing.voters.get(standing.own.key.node_id)
         if lost is not None:
-            return letters.remove_voter_request(standing.cluster_id, lost.key)
-        return letters.add_voter_request(standing.cluster_id, standing.own, standing.times.request_timeout_ms)
+            return rpc_messages.remove_voter_request(standing.cluster_id, lost.key)
+        return rpc_messages.add_voter_request(standing.cluster_id, standing.own, standing.times.request_timeout_ms)
 
     def answered(
         self,

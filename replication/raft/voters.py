@@ -3,7 +3,7 @@
 RULES    1. A replica is a node and the directory that its log lies in: a node that lost its disk is somebody else (KIP-853).
             A key with a directory id of zero leaves the directory open: the voters of a static quorum have none.
          2. A set is never changed.
-NOT HERE Which set holds at which offset (`history.py`), how voters are changed (`voter_changes.py`).
+NOT HERE Which set holds at which offset (`control_state_history.py`), how voters are changed (`voter_changes.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from protocol.messages.stored import Endpoint as StoredEndpoint
-from protocol.messages.stored import KRaftVersionFeature, VotersRecord, VotersVoter
+from protocol.messages.stored_records import Endpoint as StoredEndpoint
+from protocol.messages.stored_records import KRaftVersionFeature, VotersRecord, VotersVoter
 from protocol.primitives import ZERO_UUID, uuid_text
 
 

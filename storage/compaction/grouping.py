@@ -4,7 +4,7 @@ RULES    1. As many as fit: their logs together within `segment.bytes`, each kin
             `segment.index.bytes`, all offsets within what an index can tell from the first base offset.
          2. What a segment held before it is compacted counts: nobody knows yet what will be left, and it only shrinks.
          3. A segment that is empty already joins any group.
-NOT HERE Writing them anew (cleaning.py).
+NOT HERE Writing them anew (cleaner.py).
 """
 
 from __future__ import annotations

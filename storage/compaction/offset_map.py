@@ -8,7 +8,7 @@ RULES    1. A key is known by a hash of 128 bits: that two keys of one partition
          3. Slots are tried at a stride of the key's own (double hashing): a table that is nine tenths full is searched
             in a dozen tries.
          4. Entries are never removed.
-NOT HERE What is put in (cleaning.py).
+NOT HERE What is put in (cleaner.py).
 """
 
 from __future__ import annotations

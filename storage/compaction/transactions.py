@@ -5,7 +5,7 @@ RULES    1. A batch of an aborted transaction is dropped as if it had never been
             gone from the next round on, and the marker with it, after `delete.retention.ms`.
          3. An aborted transaction stays in the index as long as its marker is needed.
          4. A marker without its record was cleaned before, and may go.
-NOT HERE Producers' sequences (cleaning.py keeps the batches that tell them); when a marker goes (cleaning.py).
+NOT HERE Producers' sequences (cleaner.py keeps the batches that tell them); when a marker goes (cleaner.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from protocol.primitives import Buffer
 from protocol.records import BatchHeader, ControlType, control_type, records
 from storage.engine import AbortedTransaction
-from storage.producers import MAX_MARKER_BYTES
+from storage.log.producer_state import MAX_MARKER_BYTES
 
 
 class Transactions:

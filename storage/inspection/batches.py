@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from protocol.errors import KafkaError
 from protocol.records import BATCH_OVERHEAD, BatchHeader, Record, crc_is_valid, parse_header, records
-from storage.disk import File
+from storage.io.disk import File
 
 READ_BYTES: Final = 1 << 20
 LARGEST_BATCH_BYTES: Final = 1 << 27

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from storage.disk import File
 from storage.engine import AbortedTransaction
+from storage.io.disk import File
+from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from storage.segments.indexes import OffsetIndex, TimeIndex, TransactionIndex
-from storage.segments.layout import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 
 _ENTRIES_AT_ONCE = 8192
 

@@ -13,17 +13,17 @@ from itertools import pairwise
 
 from protocol.errors import KafkaError
 from protocol.records import NO_LEADER_EPOCH
-from storage.checkpoints import LEADER_EPOCHS, read_epochs
-from storage.disk import DELETED, Disk, StorageError
 from storage.inspection.batches import FoundBatch
-from storage.inspection.findings import Finding, Severity
 from storage.inspection.indexes import ENTRY_SIZES, TRANSACTION_INDEX, StoredTransaction, transaction_entries
+from storage.inspection.issues import Finding, Severity
 from storage.inspection.segment_check import SegmentCheck
-from storage.leader_epochs import UNDEFINED
-from storage.openable_log import NEVER_CLEANED, Checkpoint
-from storage.producers import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
-from storage.recovery import replay
-from storage.segments.layout import CLEANED, INDEXES, LOG, SWAP
+from storage.io.checkpoint_file import LEADER_EPOCHS, read_epochs
+from storage.io.disk import DELETED, Disk, StorageError
+from storage.log.leader_epoch_cache import UNDEFINED
+from storage.log.openable_log import NEVER_CLEANED, Checkpoint
+from storage.log.producer_state import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
+from storage.log.recovery import replay
+from storage.segments.directory_recovery import CLEANED, INDEXES, LOG, SWAP
 
 _DIGITS = 20
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from protocol.records import NO_TIMESTAMP
-from storage.disk import Disk, File, StorageError
 from storage.inspection.batches import FoundBatch, Tail, walk
-from storage.inspection.findings import Finding, Severity
 from storage.inspection.indexes import ENTRY_SIZES, LOG, OFFSET_INDEX, TIME_INDEX, offset_entries, time_entries
+from storage.inspection.issues import Finding, Severity
+from storage.io.disk import Disk, File, StorageError
 from storage.segments.segment import MAX_RELATIVE_OFFSET
 
 _MOST_FINDINGS = 20  # of one file: who has more has the same one again

@@ -9,7 +9,7 @@ RULES    1. A sync covers the logs from the flushed end on, and of a segment tha
          5. What is trimmed before it was synced is synced all the same: a loss of power may bring it back, and a hole in it
             would take what lies behind.
          6. There may be thousands of segments, each with a few files: who asks for the oldest of them only, gets these.
-         7. A finished segment whose indexes are still to be written (storage/changes.py) waits for a later sync.
+         7. A finished segment whose indexes are still to be written (storage/io/deferred_file_ops.py) waits for a later sync.
 NOT HERE Running a sync, in whichever thread; when to ask for one (log.py).
 """
 
@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from storage.changes import Change
-from storage.disk import Disk, File
 from storage.engine import SyncWork
+from storage.io.deferred_file_ops import Change
+from storage.io.disk import Disk, File
 from storage.segments.segment import Segment
 
 UNKNOWN = -1

@@ -29,9 +29,9 @@ from copy import copy
 from struct import Struct, unpack
 from typing import ClassVar, Self
 
-from storage.changes import Change, Later, at_once
-from storage.disk import Disk, File, Mapping, StorageError
 from storage.engine import AbortedTransaction
+from storage.io.deferred_file_ops import Change, Later, at_once
+from storage.io.disk import Disk, File, Mapping, StorageError
 
 WARM_BYTES = 8192
 _SLACK_ENTRIES = 256  # the warm section may grow by so many before its head is dropped

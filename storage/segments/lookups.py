@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BATCH_OVERHEAD, LENGTH_POSITION, LOG_OVERHEAD, MAGIC
-from storage.blocking import WouldBlock
-from storage.disk import File
 from storage.engine import Buffer
+from storage.io.disk import File
+from storage.io.would_block import WouldBlock
 from storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 
 _KEPT: Final = 64

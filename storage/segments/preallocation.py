@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from storage.disk import Disk
+from storage.io.disk import Disk
 
 
 def set_aside(disk: Disk, path: str, size: int) -> Callable[[], None]:

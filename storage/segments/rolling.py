@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from storage.config.log_config import LogConfig
 from storage.engine import BatchInfo
-from storage.log_config import LogConfig
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 
 

@@ -12,13 +12,13 @@ RULES    1. Bytes before `size` are published and never change; those between `s
          4. Files open on first use; `release` forgets them, and who still sends from one keeps it open.
          5. Indexes that turn out not to fit are built anew on the spot: they do not ascend, they end behind the log, or an
             entry names a batch behind the offset that was looked up, so that what holds it would be missed.
-         6. Files are made, indexes written out and names changed through a `Later` (storage/changes.py); what was not
+         6. Files are made, indexes written out and names changed through a `Later` (storage/io/deferred_file_ops.py); what was not
             made yet is in memory, and nobody reads it from the disk.
          7. Its service is told of files that were opened and closed, and may close them between two
-            uses (storage/open_files.py).
+            uses (storage/io/file_handle_cache.py).
          8. What would wait for the disk is looked up by a thread in a copy; the answer is kept for who asks again, and
             the files that the copy has opened are taken over.
-NOT HERE Its files (segment_files.py). Which segment to ask, when to roll, what to flush (segment_engine.py); names (layout.py).
+NOT HERE Its files (segment_files.py). Which segment to ask, when to roll, what to flush (segment_engine.py); names (directory_recovery.py).
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from functools import partial
 
 from protocol.errors import KafkaError
 from protocol.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, parse_header
-from storage.blocking import WouldBlock
-from storage.changes import Later, at_once
-from storage.disk import Disk, File, StorageError
 from storage.engine import BatchInfo, Buffer, Visit
+from storage.io.deferred_file_ops import Later, at_once
+from storage.io.disk import Disk, File, StorageError
+from storage.io.would_block import WouldBlock
+from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from storage.segments.indexes import (
     NO_TIMESTAMP,
     CorruptIndex,
@@ -44,7 +45,6 @@ from storage.segments.indexes import (
     TimeIndex,
     TransactionIndex,
 )
-from storage.segments.layout import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from storage.segments.lookups import FIRST_READ_BYTES, LONG_READ_BYTES, Lookups, NotAtHand, Opened, Place, search
 from storage.segments.segment_files import SegmentFiles
 from storage.segments.service import Service

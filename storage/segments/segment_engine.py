@@ -12,9 +12,9 @@ RULES    1. A segment is rolled before the append for which it has no place (rol
          5. A segment that begins behind the end of the one before may mean a loss, and then the log is cut there. It does
             not before the recovery point (all was durable) and before `compacted_end`; nor where the topic is compacted
             and the segment before lacks offsets inside, behind that point: what was just appended lacks none.
-            Our own compactions leave no such gap, at least a header ends every segment (compaction/cleaning.py).
+            Our own compactions leave no such gap, at least a header ends every segment (compaction/cleaner.py).
             A segment that begins before that end was to go, or had just been made, when the power failed: it goes.
-         6. In service, files that are not in use at the moment may be closed between any two calls (storage/open_files.py).
+         6. In service, files that are not in use at the moment may be closed between any two calls (storage/io/file_handle_cache.py).
             Of what is not appended to any more everything is forgotten with them.
 NOT HERE What a sync covers (durability.py); one segment's files (segment.py); what may be appended (validation.py);
          when to flush or delete (log.py).
@@ -31,8 +31,8 @@ from functools import partial
 from operator import itemgetter
 
 from protocol.records import BatchHeader, FileRegion
-from storage.changes import Change, Later, at_once, in_order
-from storage.disk import Disk
+from storage.config.config_def import MAX_LONG
+from storage.config.log_config import LogConfig
 from storage.engine import (
     AbortedTransaction,
     BatchInfo,
@@ -45,20 +45,20 @@ from storage.engine import (
     SyncWork,
     Visit,
 )
-from storage.log_config import LogConfig
-from storage.open_files import OpenFiles
-from storage.segments.copies import Copies
+from storage.io.deferred_file_ops import Change, Later, at_once, in_order
+from storage.io.disk import Disk
+from storage.io.file_handle_cache import OpenFiles
+from storage.segments.directory_recovery import LOG, settle
 from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP
-from storage.segments.layout import LOG, settle
 from storage.segments.lookups import Opened, whole_batches
 from storage.segments.preallocation import give_back, set_aside
-from storage.segments.replacement import replaced
 from storage.segments.reservations import SegmentReservation
 from storage.segments.rolling import drawn_roll_ms, must_roll
 from storage.segments.segment import Segment
+from storage.segments.segment_swap import replaced
+from storage.segments.segment_views import Copies
 from storage.segments.service import Service
-from storage.settings import MAX_LONG
 
 _log = logging.getLogger("barnabas.storage")
 
@@ -363,7 +363,7 @@ class SegmentEngine:
         return max([segment.max_timestamp for segment in self._segments if segment.size], key=itemgetter(0))
 
     def copy(self) -> SegmentEngine:
-        """Copies of all segments, for looking only (copies.py)."""
+        """Copies of all segments, for looking only (segment_views.py)."""
         twin = copy(self)
         twin.detach()
         return twin

@@ -1,13 +1,13 @@
 """The files of one segment: where they lie, made, opened, renamed, deleted.
 
-NOT HERE What stands in them (segment.py), their names (layout.py), when they are closed (storage/open_files.py).
+NOT HERE What stands in them (segment.py), their names (directory_recovery.py), when they are closed (storage/io/file_handle_cache.py).
 """
 
 from __future__ import annotations
 
-from storage.disk import DELETED, Buffer, Disk, File
-from storage.open_files import IDLE, USED
-from storage.segments.layout import INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
+from storage.io.disk import DELETED, Buffer, Disk, File
+from storage.io.file_handle_cache import IDLE, USED
+from storage.segments.directory_recovery import INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 
 
 class SegmentFiles:

@@ -1,6 +1,6 @@
 """An engine in service: files that nobody is amid using may be closed, and are opened again at their next use.
 
-NOT HERE Which are closed, and when (storage/open_files.py).
+NOT HERE Which are closed, and when (storage/io/file_handle_cache.py).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from storage.open_files import Holder, OpenFiles
+from storage.io.file_handle_cache import Holder, OpenFiles
 
 
 class Service:

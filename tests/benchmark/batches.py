@@ -13,9 +13,9 @@ from functools import partial
 
 from protocol.compression import Compression
 from protocol.records import BatchBuilder, BatchHeader, crc_is_valid, parse_header
-from storage.log_config import LogConfig
-from storage.producers import ProducerState
-from storage.validation import BatchRules, validate
+from storage.config.log_config import LogConfig
+from storage.log.log_validator import BatchRules, validate
+from storage.log.producer_state import ProducerState
 
 NOW_MS = 1000
 ROUNDS = 7

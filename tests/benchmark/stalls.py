@@ -37,8 +37,8 @@ from tests.benchmark.standing.disturbances import going_on
 from tests.benchmark.standing.producers import measure
 from tests.benchmark.standing.results import BROKER, PROGRAM, Phase
 from tests.benchmark.standing.scenes import FULL, QUICK, QUIET, SCENES, Actor, Scale, Scene, Stage, prepare
+from tests.support.faulty_directory import TroubledDirectory, why_no_troubled_directory
 from tests.support.kafka import STOCK_JVM, ApacheKafka, why_no_kafka
-from tests.support.troubled_directory import TroubledDirectory, why_no_troubled_directory
 
 OURS, THEIRS = "Barnabas", "Apache Kafka"
 WARM_UP_S = 3.0

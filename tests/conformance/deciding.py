@@ -6,7 +6,7 @@
 
 What differs is printed with its step and the cluster before it: `--seed` plays it again. Not drawn is what differs on
 purpose, or not even with Kafka itself:
-- a replica that is taken back while it comes (`replication/controller/partition_changes.py` rule 4),
+- a replica that is taken back while it comes (`replication/controller/partitions/partition_changes.py` rule 4),
 - the directory of a replica whose partition has no leader, and directories out of service (`directories.py` rule 2),
 - the last active broker that wants to be fenced (`heartbeats.py` rule 1),
 - a change of min.insync.replicas while there are eligible leaders: Kafka's controller then forgets them in one of two places.
@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.messages import stored
+from protocol.messages import stored_records
 from protocol.messages.admin import (
     AlterableConfig,
     AlterConfigsResource,
@@ -58,10 +58,10 @@ from protocol.messages.quorum import (
     BrokerRegistrationRequest,
     BrokerState,
 )
-from protocol.messages.stored import BrokerEndpoint, BrokerFeature
+from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
 from protocol.schema import Message
-from replication.image import NO_LEADER, BrokerImage, MetadataImage, PartitionState, TopicImage
-from replication.record_versions import SUPPORTED_FEATURES
+from replication.metadata.feature_levels import SUPPORTED_FEATURES
+from replication.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionState, TopicImage
 from tests.support.decisions import CLUSTER_ID, Decided, KafkaDecisions, OurDecisions, Step, topic_ids
 
 BROKERS = (2, 3, 4, 5)
@@ -295,7 +295,7 @@ def told(decided: Decided) -> list[str]:
 
 
 def _told(record: Message, version: int) -> str:
-    if isinstance(record, stored.PartitionRecord | stored.PartitionChangeRecord):
+    if isinstance(record, stored_records.PartitionRecord | stored_records.PartitionChangeRecord):
         for name in ("isr", "eligible_leader_replicas"):
             members = getattr(record, name)
             setattr(record, name, members and sorted(members))

@@ -15,11 +15,11 @@ from protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from protocol.schema import Message
 from tests.support.admin_cases import CASES, Case, normalised, topic
 from tests.support.cluster_cases import CLUSTER_CASES
+from tests.support.config_cases import SETTINGS_CASES
 from tests.support.feature_cases import FEATURES
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.logger_cases import LOGGERS
 from tests.support.raw_client import RawClient
-from tests.support.settings_cases import SETTINGS_CASES
 
 SETTINGS = {"num.partitions": "1"}
 

@@ -16,9 +16,9 @@ from protocol.errors import ErrorCode
 from protocol.messages.admin import AlterConfigsResource, IncrementalAlterConfigsRequest
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
+from tests.support.config_cases import CLIENT_METRICS, DELETE_SETTING, SET, Change, resource
 from tests.support.kafka import ApacheKafka, compile_java, free_port, needs_kafka, run_tool
 from tests.support.raw_client import RawClient
-from tests.support.settings_cases import CLIENT_METRICS, DELETE_SETTING, SET, Change, resource
 from tests.support.waiting import until
 
 TAKER = Path(__file__).parent / "java" / "MetricsTaker.java"

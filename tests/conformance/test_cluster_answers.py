@@ -52,8 +52,8 @@ from tests.conformance.test_cluster_tools import SETTINGS
 from tests.support.cluster import Cluster
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
-from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
+from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
 pytestmark = needs_kafka

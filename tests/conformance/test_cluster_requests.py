@@ -26,9 +26,9 @@ from protocol.messages.cluster import (
     VoterListener,
 )
 from protocol.primitives import uuid_text
-from replication.image import ResourceType
+from replication.metadata.image import ResourceType
 from tests.support.follower import Seen
-from tests.support.follower_world import BOTH, Cluster, World, beginning, running
+from tests.support.follower_harness import BOTH, Cluster, World, beginning, running
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 

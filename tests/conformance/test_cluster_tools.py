@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.asked_tools import Asked, Masks, difference
 from tests.support.cluster import Cluster
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
+from tests.support.tool_comparison import Asked, Masks, difference
 from tests.support.waiting import until
 
 pytestmark = [needs_kafka, pytest.mark.turn(5)]

@@ -29,10 +29,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are it
 
 from barnabas import Broker
 from protocol.records import BatchHeader, headers, records
-from storage.checkpoints import read_offsets
-from storage.disk import Disk
-from storage.log import Log
-from storage.log_config import LogConfig
+from storage.config.log_config import LogConfig
+from storage.io.checkpoint_file import read_offsets
+from storage.io.disk import Disk
+from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.conformance.test_segment_files import COMPLAINTS, DUMP
 from tests.support.compaction import compact

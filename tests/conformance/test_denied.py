@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.config import load_config
+from broker.config.broker_config import load_config
 from broker.server import Server
 from protocol.errors import ErrorCode
-from protocol.messages import admin, cluster, groups, logs, metadata, produce_fetch, quorum, transactions, users
+from protocol.messages import admin, cluster, groups, logs, metadata, produce_fetch, quorum, quotas_scram, transactions
 from protocol.schema import Message, fields_of
 from tests.support.authorizers import DenyingAuthorizer
 from tests.support.batches import batch
 from tests.support.cluster_cases import altered, credential, gone
 from tests.support.follower import Client, features
 from tests.support.kafka import ApacheKafka, needs_kafka
-from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
+from tests.support.timestamps import RECENT_MS
 
 E = ErrorCode
 KAFKA_STRICT: dict[str, object] = {
@@ -236,16 +236,16 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
         cluster.RemoveRaftVoterRequest(cluster_id=None, voter_id=1, voter_directory_id=b"D" * 16), 0, [CLUSTER],
     ),
     "DescribeQuorum": (cluster.DescribeQuorumRequest(topics=[]), 2, [CLUSTER]),
-    "DescribeClientQuotas": (users.DescribeClientQuotasRequest(components=[], strict=False), 1, [CLUSTER]),
+    "DescribeClientQuotas": (quotas_scram.DescribeClientQuotasRequest(components=[], strict=False), 1, [CLUSTER]),
     "AlterClientQuotas": (
-        users.AlterClientQuotasRequest(entries=[altered({"user": "a"}, ("producer_byte_rate", 1.0))],
+        quotas_scram.AlterClientQuotasRequest(entries=[altered({"user": "a"}, ("producer_byte_rate", 1.0))],
                                        validate_only=False), 1, [CLUSTER],
     ),
     "DescribeUserScramCredentials": (
-        users.DescribeUserScramCredentialsRequest(users=[users.ScramUser(name="a")]), 0, [CLUSTER, CLUSTER],
+        quotas_scram.DescribeUserScramCredentialsRequest(users=[quotas_scram.ScramUser(name="a")]), 0, [CLUSTER, CLUSTER],
     ),
     "AlterUserScramCredentials": (
-        users.AlterUserScramCredentialsRequest(deletions=[gone("a")], upsertions=[credential("b")]),
+        quotas_scram.AlterUserScramCredentialsRequest(deletions=[gone("a")], upsertions=[credential("b")]),
         0, [CLUSTER, CLUSTER],
     ),
     "InitProducerId": (

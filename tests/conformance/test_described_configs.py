@@ -22,9 +22,9 @@ from protocol.messages.admin import (
     ListConfigResourcesRequest,
 )
 from tests.support.admin_cases import topic
+from tests.support.config_cases import BROKER, CLIENT_METRICS, GROUP, SET, TOPIC, resource
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.raw_client import RawClient
-from tests.support.settings_cases import BROKER, CLIENT_METRICS, GROUP, SET, TOPIC, resource
 from tests.support.waiting import until
 
 SETTINGS = {"log.retention.minutes": "600", "log.roll.hours": "100", "log.flush.scheduler.interval.ms": "777"}

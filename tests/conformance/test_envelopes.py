@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.handlers.envelopes import FORWARDED
+from broker.handlers.quorum.envelopes import FORWARDED
 from protocol.api import ApiKey, request_header_version
 from protocol.codec import encode
 from protocol.errors import ErrorCode
@@ -34,9 +34,9 @@ from protocol.messages.forwarding import DefaultPrincipalData, EnvelopeRequest, 
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import ApiVersionsRequest, MetadataRequest
 from protocol.messages.quorum import AllocateProducerIdsRequest, BrokerHeartbeatRequest
-from protocol.messages.users import AlterClientQuotasRequest
+from protocol.messages.quotas_scram import AlterClientQuotasRequest
 from protocol.schema import Message
-from tests.support.follower_world import BOTH, Cluster, running
+from tests.support.follower_harness import BOTH, Cluster, running
 from tests.support.raw_client import RawClient
 
 E = ErrorCode

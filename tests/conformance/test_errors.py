@@ -22,8 +22,8 @@ from protocol.messages.admin import (
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import BatchBuilder
-from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
+from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
 

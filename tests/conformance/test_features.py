@@ -10,13 +10,13 @@ from barnabas import Broker
 from protocol.messages.admin import CreateTopicsRequest, IncrementalAlterConfigsRequest
 from protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
 from protocol.messages.metadata import ApiVersionsRequest
-from protocol.messages.stored import ClearElrRecord, ConfigRecord, FeatureLevelRecord
-from replication.metadata_records import read_batches
+from protocol.messages.stored_records import ClearElrRecord, ConfigRecord, FeatureLevelRecord
+from replication.metadata.metadata_records import read_batches
 from tests.support.admin_cases import topic
+from tests.support.config_cases import BROKER, SET, resource
 from tests.support.feature_cases import ELIGIBLE, GROUP, KRAFT, METADATA, SAFE, UP, Update, updates
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.raw_client import RawClient
-from tests.support.settings_cases import BROKER, SET, resource
 from tests.support.waiting import until
 
 STEPS: list[list[Update]] = [

@@ -28,10 +28,10 @@ from protocol.messages.logs import DeleteRecordsPartition, DeleteRecordsRequest,
 from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder, crc_is_valid, headers
-from storage.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
-from storage.disk import Disk
-from storage.log_config import LogConfig
-from storage.log_manager import LogManager
+from storage.config.log_config import LogConfig
+from storage.directories.log_manager import LogManager
+from storage.io.checkpoint_file import LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
+from storage.io.disk import Disk
 from tests.support.admin_cases import topic
 from tests.support.data_directory import copied, with_logs
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool

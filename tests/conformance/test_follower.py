@@ -20,7 +20,7 @@ from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
 from protocol.messages.metadata import ApiVersionsRequest, DescribeClusterRequest
 from protocol.messages.quorum import BrokerHeartbeatRequest
 from tests.support.follower import Client, Seen, features
-from tests.support.follower_world import BOTH, HASTY, Cluster, World, beginning, records, running
+from tests.support.follower_harness import BOTH, HASTY, Cluster, World, beginning, records, running
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 

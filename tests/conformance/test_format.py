@@ -10,7 +10,7 @@ import pytest
 
 from broker import cli
 from protocol.schema import Message
-from replication.metadata_records import read_batches
+from replication.metadata.metadata_records import read_batches
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_tools import KafkaTools, Outcome
 

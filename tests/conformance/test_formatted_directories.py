@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from barnabas import Broker
 from barnabas.embedded import BrokerError
-from protocol.messages import stored
+from protocol.messages import stored_records
 from protocol.records import BatchBuilder, headers
 from protocol.schema import Message
-from replication.metadata_records import encode_record
+from replication.metadata.metadata_records import encode_record
 from tests.support.kafka import ApacheKafka, needs_kafka
 
 pytestmark = pytest.mark.turn(0)
@@ -111,9 +111,9 @@ def test_a_formatted_directory_starts_here_and_there(name: str, tmp_path: Path) 
 
 
 NOVELTIES: dict[str, tuple[Message, int, str]] = {
-    "a level": (stored.FeatureLevelRecord(name="metadata.version", feature_level=34), 12, "works with 7 to 33"),
-    "a feature": (stored.FeatureLevelRecord(name="warp.version", feature_level=1), 12, "warp.version 1"),
-    "a record": (stored.NoOpRecord(), 99, "type 99, which this broker does not know"),
+    "a level": (stored_records.FeatureLevelRecord(name="metadata.version", feature_level=34), 12, "works with 7 to 33"),
+    "a feature": (stored_records.FeatureLevelRecord(name="warp.version", feature_level=1), 12, "warp.version 1"),
+    "a record": (stored_records.NoOpRecord(), 99, "type 99, which this broker does not know"),
 }
 
 

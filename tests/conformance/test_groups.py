@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from broker.coordinators.group_records import (
+from broker.coordinators.classic.group_records import (
     GROUP_METADATA,
     OFFSET_COMMIT,
     committed_of,
@@ -23,7 +23,7 @@ from broker.coordinators.group_records import (
     read_commit_value,
     read_group_key,
 )
-from broker.coordinators.java import abs_hash
+from broker.coordinators.runtime.java_compat import abs_hash
 from protocol.codec import decode
 from protocol.messages.groups import (
     DescribeGroupsRequest,
@@ -32,17 +32,17 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from protocol.messages.stored import GroupMetadataValue
+from protocol.messages.stored_records import GroupMetadataValue
 from protocol.records import headers, records
 from protocol.schema import Message
 from tests.scenarios.comparing import differences, played, with_topics
 from tests.scenarios.kafka_brokers import Brokers, PatientWorld
 from tests.scenarios.random_lives import KINDS, Life
 from tests.scenarios.run import SETTINGS, Runner, settings_of
-from tests.support.group_world import FakeLog, LocalWorld, local_world
+from tests.support.group_harness import FakeLog, LocalWorld, local_world
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.raw_client import RawClient
-from tests.unit.broker.test_runtime import commit_request, join_request
+from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request, join_request
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 QUICK = [

@@ -38,8 +38,8 @@ from tests.support.admin_cases import topic
 from tests.support.batches import batch
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.loading import fetch_request, produce_request
-from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
+from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
 E = ErrorCode

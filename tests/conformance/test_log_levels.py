@@ -14,10 +14,10 @@ from protocol.messages.admin import (
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
 )
+from tests.support.config_cases import DELETE_SETTING, SET, Change, resource
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.logger_cases import LOGGER
 from tests.support.raw_client import RawClient
-from tests.support.settings_cases import DELETE_SETTING, SET, Change, resource
 
 
 class Running(NamedTuple):

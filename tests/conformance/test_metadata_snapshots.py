@@ -18,11 +18,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are it
 )
 
 from barnabas import Broker
-from protocol.messages import stored
+from protocol.messages import stored_records
 from protocol.schema import Message
-from replication.image import MetadataImage
-from replication.image_records import image_records
-from replication.metadata_records import (
+from replication.metadata.image import MetadataImage
+from replication.metadata.image_records import image_records
+from replication.metadata.metadata_records import (
     SnapshotName,
     read_batches,
     read_snapshot,
@@ -32,7 +32,11 @@ from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.waiting import until
 
 WAIT_S = 30
-_TRANSACTION = (stored.BeginTransactionRecord, stored.EndTransactionRecord, stored.AbortTransactionRecord)
+_TRANSACTION = (
+    stored_records.BeginTransactionRecord,
+    stored_records.EndTransactionRecord,
+    stored_records.AbortTransactionRecord,
+)
 
 
 class Cluster:
@@ -141,7 +145,7 @@ def test_we_go_on_from_a_snapshot_of_kafka_s(tmp_path: Path) -> None:
 def _written(records: list[Message]) -> list[str]:
     """The records as text, with the features of a broker in an order: Kafka's comes from a hash map."""
     for record in records:
-        if isinstance(record, stored.RegisterBrokerRecord | stored.RegisterControllerRecord):
+        if isinstance(record, stored_records.RegisterBrokerRecord | stored_records.RegisterControllerRecord):
             record.features.sort(key=lambda feature: feature.name)
     return [repr(record) for record in records]
 

@@ -16,11 +16,11 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
 import barnabas
-from broker.coordinators import consumer_group_records
-from broker.coordinators.group_records import GROUP_METADATA, read_group_key, version_of
+from broker.coordinators.classic.group_records import GROUP_METADATA, read_group_key, version_of
+from broker.coordinators.consumer import consumer_group_records
 from broker.tools.message_json import message_json
 from protocol.codec import decode
-from protocol.messages.stored import GroupMetadataValue
+from protocol.messages.stored_records import GroupMetadataValue
 from protocol.records import headers, records
 from tests.conformance.test_consumer_group_clients import QUICK, fill
 from tests.conformance.test_consumer_group_clients import member as consumer_member
@@ -36,7 +36,7 @@ from tests.conformance.test_group_clients import (
 from tests.conformance.test_groups import log_of
 from tests.scenarios.kafka_brokers import PatientWorld
 from tests.scenarios.run import SETTINGS, Runner
-from tests.support.group_world import FakeLog, local_world
+from tests.support.group_harness import FakeLog, local_world
 from tests.support.kafka import ApacheKafka, free_port, needs_kafka, run_tool
 from tests.support.waiting import until
 

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic
-from tests.support.follower_world import BOTH, Cluster, World, beginning, running
+from tests.support.follower_harness import BOTH, Cluster, World, beginning, running
 
 NOBODY = -1
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"

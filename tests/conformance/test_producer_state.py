@@ -12,7 +12,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
 from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import BatchBuilder, parse_header, patch
-from storage.producers import EndTxn, ProducerState, snapshot_name
+from storage.log.producer_state import EndTxn, ProducerState, snapshot_name
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.producer_steps import STEPS, Step
 from tests.support.raw_client import RawClient

@@ -25,10 +25,10 @@ from tests.conformance.readers import (
     why_no_java_reader,
 )
 from tests.support.loading import create, produce
-from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
+from tests.support.recording_proxy import Exchange, WatchingProxy
+from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
-from tests.support.watching_proxy import Exchange, WatchingProxy
 
 WAIT_S = 40
 COMMITTED = 1

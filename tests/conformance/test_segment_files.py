@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from protocol.compression import Compression
 from protocol.records import BatchBuilder, ControlType, crc_is_valid, end_txn_marker, headers, records
-from storage.disk import Disk
+from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction
-from storage.log_config import LogConfig
+from storage.io.disk import Disk
 from storage.segments.indexes import OffsetIndex, TimeIndex
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool

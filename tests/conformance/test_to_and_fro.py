@@ -44,8 +44,8 @@ from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest
 from protocol.messages.transactions import InitProducerIdRequest
 from protocol.records import BatchBuilder
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
-from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
+from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.turn(0)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from barnabas import Broker
-from tests.support.asked_tools import Asked, difference
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.kafka_tools import KafkaTools
+from tests.support.tool_comparison import Asked, difference
 
 pytestmark = needs_kafka
 

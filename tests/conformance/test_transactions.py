@@ -32,7 +32,7 @@ from protocol.messages.produce_fetch import (
     ProduceRequest,
     TopicProduceData,
 )
-from protocol.messages.stored import TransactionLogKey, TransactionLogValue
+from protocol.messages.stored_records import TransactionLogKey, TransactionLogValue
 from protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
@@ -47,13 +47,13 @@ from protocol.messages.transactions import (
 )
 from protocol.records import BatchBuilder, headers, records
 from protocol.schema import Message
-from replication.image import ResourceType
+from replication.metadata.image import ResourceType
 from tests.conformance.test_groups import log_of
 from tests.scenarios.kafka_brokers import Brokers
-from tests.support.group_world import LocalWorld
+from tests.support.group_harness import LocalWorld
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
-from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
+from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios" / "transactions").glob("*.txt"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from barnabas import Broker
-from protocol.messages.users import (
+from protocol.messages.quotas_scram import (
     AlterClientQuotasRequest,
     AlterUserScramCredentialsRequest,
     DescribeClientQuotasRequest,

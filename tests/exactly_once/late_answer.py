@@ -19,8 +19,8 @@ from protocol.api import ApiKey
 from tests.exactly_once.client import QUICK
 from tests.exactly_once.loop import PARTITIONS, SETTINGS, SOURCE, make_topics
 from tests.support.kafka import ApacheKafka
+from tests.support.recording_proxy import WatchingProxy
 from tests.support.waiting import until
-from tests.support.watching_proxy import WatchingProxy
 
 RECORDS = 20
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from protocol.api import APIS
 from protocol.messages.headers import RequestHeader, ResponseHeader
 from protocol.schema import Message
-from replication.metadata_records import RECORD_TYPES
+from replication.metadata.metadata_records import RECORD_TYPES
 from tests.support.kafka import tool_command
 
 _REQUESTS_AND_ANSWERS = {message for api in APIS.values() for message in api} | {RequestHeader, ResponseHeader}
@@ -77,7 +77,7 @@ def java_name(cls: type[Message]) -> str:
     """Where Kafka has the class of a message."""
     if cls in RECORD_TYPES.values():
         return f"org.apache.kafka.common.metadata.{cls.__name__}"
-    if cls.__module__.endswith(".stored") and cls.API_KEY >= 0:
+    if cls.__module__.endswith(".stored_records") and cls.API_KEY >= 0:
         coordinator = "transaction" if cls.__name__.startswith("TransactionLog") else "group"
         return f"org.apache.kafka.coordinator.{coordinator}.generated.{cls.__name__}"
     suffix = "Data" if cls in _REQUESTS_AND_ANSWERS else ""

@@ -18,11 +18,11 @@ from protocol.messages import (
     metadata,
     produce_fetch,
     quorum,
+    quotas_scram,
     raft,
-    stored,
+    stored_records,
     telemetry,
     transactions,
-    users,
 )
 from protocol.messages.headers import RequestHeader, ResponseHeader
 from protocol.schema import Field, Message, Wire, blank, fields_of
@@ -37,15 +37,15 @@ _MODULES = (
     transactions,
     admin,
     cluster,
-    users,
+    quotas_scram,
     telemetry,
     quorum,
     raft,
     forwarding,
-    stored,
+    stored_records,
 )
 
-_OF_A_LATER_RELEASE = {stored.UnregisterControllerRecord}  # than the jars that are asked
+_OF_A_LATER_RELEASE = {stored_records.UnregisterControllerRecord}  # than the jars that are asked
 MESSAGES: list[type[Message]] = [
     cls
     for module in _MODULES

@@ -12,8 +12,8 @@ import pytest
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session with the Kafka connector and, where they can be had, the jars of all formats."""
     pytest.importorskip("pyspark")
-    from barnabas.pipeline.jars import FORMATS, find_connector
     from barnabas.pipeline.session import NoJava, java_version, start_session
+    from barnabas.pipeline.spark.jars import FORMATS, find_connector
 
     try:
         java_version()

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from barnabas.pipeline import AggregateSettings, ArchiveSettings, aggregate, archive
 from barnabas.pipeline.brokers import Place
-from barnabas.pipeline.jobs import aggregate_files
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.aggregate import aggregate_files
 from barnabas.pipeline.store.versions import Versions
-from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
 
 pytestmark = pytest.mark.turn(3)

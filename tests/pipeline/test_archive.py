@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 
 from barnabas.pipeline import ArchiveSettings, archive
 from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.store.archive_reader import read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.reading import read_archive
-from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import START_MS, create, minutes, read_all, send
 
 DAY_MINUTES = 1440
@@ -28,7 +28,7 @@ def as_sent(row: Any) -> tuple[Any, ...]:
 
 
 def test_runs_add_up_to_every_record_once(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    """jobs/archive.py rules 1 and 2: three runs, several rounds, a day's small files joined, bytes and nulls as they were."""
+    """jobs/archive/archive.py rules 1 and 2: three runs, several rounds, a day's small files joined, bytes and nulls as they were."""
     topic = f"days-{tmp_path.name}"
     brokers = create(kafka_broker.bootstrap, topic)
     sent = minutes(2 * DAY_MINUTES)
@@ -110,7 +110,7 @@ def test_malformed_records_are_counted_kept_and_sent_to_their_topic(
 def test_another_topic_cluster_or_folder_is_refused_in_a_sentence(
     spark: Any, kafka_broker: Any, tmp_path: Path
 ) -> None:
-    """jobs/archive.py rule 3; nothing is written by a refused run."""
+    """jobs/archive/archive.py rule 3; nothing is written by a refused run."""
     one, other = f"one-{tmp_path.name}", f"other-{tmp_path.name}"
     for topic in (one, other):
         create(kafka_broker.bootstrap, topic, 1)

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
 from barnabas.pipeline.batch_header import CONTROL, BatchHeader
-from barnabas.pipeline.batch_heads import Explained, explain
 from barnabas.pipeline.brokers import Place, Span
-from barnabas.pipeline.jobs.comparing import differences, gaps, steps_back
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.audit.comparison import differences, gaps, steps_back
+from barnabas.pipeline.kafka.batch_lookup import Explained, explain
 from tests.pipeline.topics import create, minutes, send_transaction, transactional
 
 pytestmark = pytest.mark.turn(0)

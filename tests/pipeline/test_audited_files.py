@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from barnabas.pipeline.jobs.audited_files import listed
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.audit.files_check import listed
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.trouble import JobError
 
 DAY = Path("topic=t", "date=2026-01-01")
 

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from barnabas.pipeline import sending
-from barnabas.pipeline.bounded import within
-from barnabas.pipeline.sending import Sending
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.kafka import sender
+from barnabas.pipeline.kafka.call_timeout import within
+from barnabas.pipeline.kafka.sender import Sending
 
 
 def refuse() -> None:
@@ -58,10 +58,10 @@ class StuckClient:
 def test_a_coordinator_that_goes_at_the_wrong_moment_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """sending.py rule 6: nothing is committed, and the next run sends it."""
     client = StuckClient()
-    monkeypatch.setattr(sending, "shipped_client", lambda: client)
-    monkeypatch.setattr(sending, "LIMIT_S", 0.01)
+    monkeypatch.setattr(sender, "shipped_client", lambda: client)
+    monkeypatch.setattr(sender, "LIMIT_S", 0.01)
     row = SimpleNamespace(offset=4, to_topic="to", to_partition=0, key=None, value=b"v", headers=None, ms=1)
     with pytest.raises(JobError, match="did not take the place of from-0"):
-        sending._Line(Sending({}, "group"), "from", 0).send([row])
+        sender._Line(Sending({}, "group"), "from", 0).send([row])
     client.never.set()
     assert client.calls == ["init_transactions", "begin_transaction", "produce", "poll", "close"]

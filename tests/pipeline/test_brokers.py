@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError, KafkaException
 from barnabas import Broker
 from barnabas.pipeline import brokers as asking
 from barnabas.pipeline.brokers import Brokers, Place
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.settings import BrokerSettings
-from barnabas.pipeline.trouble import JobError
 
 
 class Moving:

@@ -87,7 +87,7 @@ def test_every_job_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_py4j_does_not_say_what_a_job_says(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """running.py rule 4: py4j logs an interruption by the root logger, too; what others say there stays."""
-    from barnabas.pipeline.running import _hush_py4j
+    from barnabas.pipeline.job_runner import _hush_py4j
 
     monkeypatch.setattr(logging.root, "filters", [])
     caplog.set_level(logging.NOTSET, "py4j")

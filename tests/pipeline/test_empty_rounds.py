@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
-from barnabas.pipeline.jobs import keeping
-from barnabas.pipeline.store.reading import read_archive
+from barnabas.pipeline.jobs.archive import sinks
+from barnabas.pipeline.store.archive_reader import read_archive
 from tests.pipeline.test_lakes import PARTITIONS, Killed, found, killed, needs_jars, sent
 from tests.pipeline.topics import create, minutes, send
 
@@ -28,7 +28,7 @@ def test_a_round_without_records_that_is_cut_hides_none_that_come(
     create(kafka_broker.bootstrap, topic, PARTITIONS)
     settings = ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,), format=kind)
     with monkeypatch.context() as patched:
-        patched.setattr(keeping.Table, "commit", killed)
+        patched.setattr(sinks.Table, "commit", killed)
         with pytest.raises(Killed):
             archive(spark, settings)
     send(kafka_broker.bootstrap, topic, minutes(20, PARTITIONS))

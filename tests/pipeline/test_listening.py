@@ -1,4 +1,4 @@
-"""Guards barnabas/pipeline/listening.py."""
+"""Guards barnabas/pipeline/port_check.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from barnabas.pipeline.listening import NobodyListens, see_that_somebody_listens
+from barnabas.pipeline.port_check import NobodyListens, see_that_somebody_listens
 
 
 @pytest.fixture
@@ -41,5 +41,5 @@ def test_who_is_about_to_start_is_waited_for(starting: socket.socket, monkeypatc
     """Within the time; nobody is, when it is over."""
     with pytest.raises(NobodyListens, match="refused"):
         see_that_somebody_listens(address_of(starting))
-    monkeypatch.setattr("barnabas.pipeline.listening.time.sleep", lambda _: starting.listen())
+    monkeypatch.setattr("barnabas.pipeline.port_check.time.sleep", lambda _: starting.listen())
     see_that_somebody_listens(address_of(starting), within_s=60)

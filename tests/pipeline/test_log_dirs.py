@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib")
 from barnabas import Broker
 from barnabas.pipeline import ArchiveSettings, SearchSettings, StatsSettings, archive, search, stats
 from barnabas.pipeline.brokers import Place
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.errors import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send, send_transaction, transactional
 
 pytestmark = pytest.mark.turn(1)

@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 
 from barnabas import Broker
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.digests import digests
-from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send, send_transaction, transactional
 
 pytestmark = pytest.mark.turn(3)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from barnabas.pipeline.progress import Progress
-from barnabas.pipeline.telling import Telling
+from barnabas.pipeline.reporting.progress import Progress
+from barnabas.pipeline.reporting.reporter import Telling
 
 STEP = {"round": 0, "records": 1000, "bytes": 50_000, "seconds": 2.0, "behind": 3000}
 

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import ArchiveSettings, ReplaySettings, archive, replay
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.replay import window_of
-from barnabas.pipeline.sending import _Pace, _portions
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.kafka.sender import _Pace, _portions
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, read_all, send, transactional
 
 pytestmark = pytest.mark.turn(2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from barnabas.pipeline.brokers import Place, Span, Topic
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.rounds import Waiting, plan_round, where_to_start
-from barnabas.pipeline.trouble import JobError
 
 A0, A1 = Place("a", 0), Place("a", 1)
 TOPIC = Topic("a", "id-1", 2, 1)

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import ArchiveSettings, SearchSettings, archive, search
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.search import as_row, matching, query_of
-from barnabas.pipeline.telling import Telling
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.reporting.reporter import Telling
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
 
 pytestmark = pytest.mark.turn(2)

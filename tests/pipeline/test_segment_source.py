@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas import Broker
+from barnabas.pipeline.errors import sentence_of
 from barnabas.pipeline.sources.segments import NAME, register
-from barnabas.pipeline.trouble import sentence_of
 from tests.pipeline.sources.test_live_logs import TOPIC, TOPICS, fill
 
 pytestmark = pytest.mark.turn(3)

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import ArchiveSettings, StatsSettings
+from barnabas.pipeline.errors import JobError, sentence_of
 from barnabas.pipeline.settings import BrokerSettings, filled, options_of, pairs, read_settings, setting
-from barnabas.pipeline.trouble import JobError, sentence_of
 
 
 @dataclass(frozen=True, kw_only=True)

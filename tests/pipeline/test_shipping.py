@@ -31,7 +31,7 @@ SPARK = ("barnabas", "pyspark", "py4j")
 @pytest.mark.parametrize(
     ("module", "there"),
     [
-        ("barnabas.pipeline.sending", SPARK),
+        ("barnabas.pipeline.kafka.sender", SPARK),
         ("barnabas.pipeline.sources.segments", (*SPARK, "numpy", "pyarrow")),
     ],
 )

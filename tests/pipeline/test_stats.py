@@ -14,8 +14,8 @@ pytest.importorskip("matplotlib")
 
 from barnabas.pipeline import StatsSettings, stats
 from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.stats import committed, lags, partition_shares, rates, top_keys, totals
-from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
 
 pytestmark = pytest.mark.turn(0)

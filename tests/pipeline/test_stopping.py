@@ -16,10 +16,10 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline.session import NoJava, java_version
-from barnabas.pipeline.stopping import Stopped, Stopping
+from barnabas.pipeline.signals import Stopped, Stopping
 from tests.pipeline.killing.job import QUICK_JVM, ROOT
 from tests.pipeline.killing.topics import Record, make, send
-from tests.support.mortal import mortal
+from tests.support.child_process import mortal
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.turn(3)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store import publish as publishing
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range, read_manifest
 from barnabas.pipeline.store.publish import publish, recover, staging_of
-from barnabas.pipeline.trouble import JobError
 
 
 class Killed(BaseException):

@@ -11,8 +11,8 @@ pytest.importorskip("pyspark")
 
 from barnabas.pipeline import TableSettings, table
 from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.table import COLUMNS, latest_by_key, merge
-from barnabas.pipeline.trouble import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
 
 pytestmark = pytest.mark.turn(2)

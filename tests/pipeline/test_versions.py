@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.versions import OWN, Versions
-from barnabas.pipeline.trouble import JobError
 
 
 class Killed(BaseException):

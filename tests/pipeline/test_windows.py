@@ -12,11 +12,21 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.jobs.measures import Measure, Named, distinct, measure, named
-from barnabas.pipeline.jobs.watermark import watermark
-from barnabas.pipeline.jobs.windows import Shape, event_time, in_time, joined, judged, late, shown, summed, understand
-from barnabas.pipeline.moments import duration_s
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.datetimes import duration_s
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.aggregate.measures import Measure, Named, distinct, measure, named
+from barnabas.pipeline.jobs.aggregate.watermark import watermark
+from barnabas.pipeline.jobs.aggregate.windows import (
+    Shape,
+    event_time,
+    in_time,
+    joined,
+    judged,
+    late,
+    shown,
+    summed,
+    understand,
+)
 from tests.pipeline.topics import MINUTE_MS, START_MS
 
 MINUTE_US = MINUTE_MS * 1000

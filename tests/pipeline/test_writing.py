@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from barnabas.pipeline.jobs.writing import write_files
+from barnabas.pipeline.jobs.data_files import write_files
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.publish import recover
 from barnabas.pipeline.store.versions import Versions

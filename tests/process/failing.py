@@ -3,7 +3,7 @@
 RULES    1. A topic has partitions in every directory; which lie where is asked of the broker. What it says of each is one
             table, the same for both brokers.
          2. All that was acknowledged is remembered, and must be there whenever its partition is served.
-NOT HERE The disk that fails (tests/support/troubled_directory.py), what is claimed (test_failing_directory.py).
+NOT HERE The disk that fails (tests/support/faulty_directory.py), what is claimed (test_failing_directory.py).
 """
 
 from __future__ import annotations

@@ -38,14 +38,14 @@ from protocol.messages.metadata import (
     MetadataRequest,
 )
 from protocol.records import crc_is_valid, headers
-from storage.log_directory import CLEAN_SHUTDOWN
+from storage.directories.log_directory import CLEAN_SHUTDOWN
 from tests.process.rude_acts import ACTS, RudePeer, served_by, try_everything, well_formed
 from tests.process.working_clients import CLIENTS, PARTITIONS, work
-from tests.support.any_request import OFFSETS_TOPIC, TOPICS
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Follower
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
+from tests.support.sample_requests import OFFSETS_TOPIC, TOPICS
 from tests.support.waiting import until
 
 LAST_WORDS = 4000

@@ -22,9 +22,9 @@ from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.schema import Message
 from tests.oracle.mutations import damaged
-from tests.support.any_request import Drawer
 from tests.support.loading import fetch_request
 from tests.support.raw_client import RawClient
+from tests.support.sample_requests import Drawer
 
 PATIENCE_S = 0.5
 DROPS_AT_ONCE = 20

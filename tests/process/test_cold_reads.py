@@ -15,10 +15,10 @@ import pytest
 from barnabas.embedded import Broker
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.records import BatchBuilder, headers
-from storage.residency import Residency
+from storage.io.page_cache import Residency
 from tests.support.loading import create, fetch_request, load
-from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
+from tests.support.timestamps import RECENT_MS
 
 MIB = 1 << 20
 VERSION = 11

@@ -26,10 +26,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from barnabas import Broker
-from broker.helper import _ROOT, _START, HelperCleaner
-from broker.helper_main import NICENESS
-from storage.compaction.job import Cleaned, Failed, Replacement, Resources
-from storage.log import Log
+from broker.io.compaction_main import NICENESS
+from broker.io.compaction_process import _ROOT, _START, HelperCleaner
+from storage.compaction.cleaner_job import Cleaned, Failed, Replacement, Resources
+from storage.log.log import Log
 from tests.support.compaction import COMPACTED, closed, job_for, kept, put
 from tests.support.logs import NOW_MS, log_at
 from tests.support.waiting import until
@@ -183,7 +183,7 @@ async def test_a_helper_that_ends_by_itself_fails_its_job_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 3: a fault of ours, which the next one would meet too."""
-    monkeypatch.setattr("broker.helper._START", "raise SystemExit(3)")
+    monkeypatch.setattr("broker.io.compaction_process._START", "raise SystemExit(3)")
     talk = Conversation(dirty_log(tmp_path), 10.0)
     talk.start()
     outcome = await talk.outcome

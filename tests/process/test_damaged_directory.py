@@ -22,7 +22,7 @@ import pytest
 from barnabas import Broker
 from barnabas.embedded import BrokerError
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic
-from storage.log_directory import CLEAN_SHUTDOWN
+from storage.directories.log_directory import CLEAN_SHUTDOWN
 from tests.process.damaging import served_by
 from tests.support.data_directory import PARTITIONS, copied, damage, make_data_directory
 from tests.support.raw_client import RawClient

@@ -16,10 +16,10 @@ import pytest
 from barnabas.embedded import Broker, BrokerError
 from protocol.messages.admin import DeleteTopicsRequest
 from tests.process.failing import FAILING, FIRST, PARTITIONS, THIRD, TOPIC, Failing, Node, Told, directories
+from tests.support.faulty_directory import TroubledDirectory, why_no_troubled_directory
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
-from tests.support.troubled_directory import TroubledDirectory, why_no_troubled_directory
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(

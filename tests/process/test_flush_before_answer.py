@@ -11,7 +11,7 @@ from barnabas.embedded import Broker
 from protocol.messages.produce_fetch import ProduceRequest
 from tests.support.loading import create, produce_request
 from tests.support.raw_client import RawClient
-from tests.support.replica_world import batch
+from tests.support.replica_harness import batch
 from tests.support.system_calls import Call, needs_strace, watched
 
 WRITE, SYNC, BEGIN_SYNCS, END_SYNCS = "pwrite64", "fdatasync", "io_submit", "io_getevents"

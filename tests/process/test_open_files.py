@@ -1,4 +1,4 @@
-"""A daemon with few descriptors and many partitions, all of them in use (storage/open_files.py)."""
+"""A daemon with few descriptors and many partitions, all of them in use (storage/io/file_handle_cache.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.embedded import Broker
-from broker.descriptors import OTHERS, SETTING
+from broker.process.file_limits import OTHERS, SETTING
 from tests.support.waiting import until
 
 MOST_FILES = 100

@@ -8,7 +8,7 @@ from barnabas.embedded import Broker
 from protocol.messages.metadata import MetadataRequest
 from tests.support.loading import create, fetch_request, produce_request
 from tests.support.raw_client import RawClient
-from tests.support.replica_world import batch
+from tests.support.replica_harness import batch
 from tests.support.system_calls import needs_strace, watched
 
 ACCEPTED, RECEIVED, SENT, WAITED = "accept4", "recvfrom", ("sendto", "sendmsg"), ("epoll_wait", "epoll_pwait")

@@ -19,9 +19,9 @@ from barnabas.embedded import Broker
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.records import BatchBuilder
 from tests.support.loading import ask_for, create, fetch_request, load
-from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 from tests.support.system_calls import SENDS, needs_strace, watched
+from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the kernel's sockets are counted in /proc")

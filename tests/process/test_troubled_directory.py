@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.troubled_directory import TroubledDirectory, why_no_troubled_directory
+from tests.support.faulty_directory import TroubledDirectory, why_no_troubled_directory
 
 pytestmark = pytest.mark.skipif(
     why_no_troubled_directory() is not None, reason=why_no_troubled_directory() or "it can be made"

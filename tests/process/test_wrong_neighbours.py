@@ -11,7 +11,7 @@ import pytest
 from barnabas import Broker, Cluster
 from barnabas.cluster import free_ports, new_id
 from barnabas.embedded import BrokerError
-from tests.support.full_listener import full_listener
+from tests.support.accept_queue import full_listener
 
 SOON = {"initial.broker.registration.timeout.ms": "1500"}
 

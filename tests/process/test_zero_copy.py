@@ -21,9 +21,9 @@ from protocol.records import BATCH_OVERHEAD, BatchBuilder, crc_is_valid, headers
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Client, Follower
 from tests.support.loading import CONSUMER, ask_for, create, end_offset, fetch_request, load, produce
-from tests.support.moments import RECENT_MS
 from tests.support.raw_client import RawClient
 from tests.support.system_calls import READS, SENDS, needs_strace, total, watched
+from tests.support.timestamps import RECENT_MS
 
 MIB = 1024 * 1024
 LOADED_BYTES = int(os.environ.get("BARNABAS_ZERO_COPY_MIB", "64")) * MIB

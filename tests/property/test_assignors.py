@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordinators.assignors import ASSIGNORS, Partitions, Subscriber, assign_range, assign_uniform
+from broker.coordinators.consumer.assignors import ASSIGNORS, Partitions, Subscriber, assign_range, assign_uniform
 
 TOPICS = [bytes([number]) * 16 for number in range(4)]
 counts_of_topics = st.fixed_dictionaries({topic: st.integers(1, 9) for topic in TOPICS})

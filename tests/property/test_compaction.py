@@ -9,7 +9,7 @@ RULES    1. What a reader gets was written there: same offset, key, value and ti
          6. A second compaction right after the first finds nothing to do.
          7. The power may fail at any change of any file or name: afterwards 1, 2 and 4 hold for all that was flushed.
          8. A history is its seed: the test's name says which, and running it again does the same.
-NOT HERE Logs that are not compacted (test_log_machine.py); several partitions (tests/unit/replication/test_compactor.py).
+NOT HERE Logs that are not compacted (test_log_machine.py); several partitions (tests/unit/replication/partition/test_compactor.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import pytest
 
 from protocol.compression import Compression
 from protocol.records import ControlType, Record
-from storage.compaction.job import Resources
+from storage.compaction.cleaner_job import Resources
 from storage.compaction.offset_map import SLOT_BYTES
-from storage.log import Checkpoint, Log, Origin
+from storage.log.log import Checkpoint, Log, Origin
 from tests.support.compaction import COMPACTED, committed_records, compact, keyed
 from tests.support.crashing_disk import CrashingDisk, PowerLoss
 from tests.support.logs import NOW_MS, Idempotent, log_at, marker, records_of

@@ -11,7 +11,7 @@ from protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
 )
-from tests.support.group_world import LocalWorld, local_world
+from tests.support.group_harness import LocalWorld, local_world
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,

@@ -14,11 +14,11 @@ import pytest
 
 from broker.tools.doctor import Outcome, visit
 from broker.tools.doctor_report import json_objects, text_lines
-from broker.tools.identity import NothingToLookAt
+from broker.tools.node_identity import NothingToLookAt
 from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, crc_is_valid, headers
-from storage.inspection.findings import Severity
-from storage.log import Isolation
-from storage.log_manager import LogManager
+from storage.directories.log_manager import LogManager
+from storage.inspection.issues import Severity
+from storage.log.log import Isolation
 from tests.support.data_directory import copied, damage, make_data_directory, with_logs
 from tests.support.logs import bytes_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.support.replica_world import Answer, Client, World, offsets
+from tests.support.replica_harness import Answer, Client, World, offsets
 from tests.support.seeds import seed_of
 
 PARTITIONS = 6

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from protocol.records import headers
-from storage.disk import Disk
-from storage.log_config import LogConfig
+from storage.config.log_config import LogConfig
+from storage.io.disk import Disk
 from storage.segments.indexes import OffsetIndex, TimeIndex
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.segments import NOW_MS, append, batch, let_go, read

@@ -6,7 +6,7 @@ RULES    1. What a reader gets is what the list holds, from the first whole batc
          3. Offsets, epochs, times, duplicates and aborted transactions are those of the batches that are left.
          4. What was cut off is gone. (In truth a crash may bring it back: it was not acknowledged, and the leader's
             epochs tell it from what came later.)
-NOT HERE Several logs, checkpoints and directories (tests/unit/storage/test_log_manager.py).
+NOT HERE Several logs, checkpoints and directories (tests/unit/storage/directories/test_log_manager.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from protocol.records import ControlType
 from storage.engine import AbortedTransaction
-from storage.log import Checkpoint, Isolation, Log, Origin, PreparedAppend
+from storage.log.log import Checkpoint, Isolation, Log, Origin, PreparedAppend
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.logs import (
     EVERYTHING,

@@ -22,7 +22,7 @@ from kio.records import writers as kio_writers
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
-from protocol.record_bytes import check_first, scan
+from protocol.record_codec import check_first, scan
 from protocol.records import (
     BATCH_OVERHEAD,
     BatchBuilder,
@@ -34,8 +34,8 @@ from protocol.records import (
     records,
 )
 from protocol.records import ControlType as Control
-from storage.log_config import LogConfig
-from storage.validation import BatchRules, validate
+from storage.config.log_config import LogConfig
+from storage.log.log_validator import BatchRules, validate
 from tests.support.captured_batches import CAPTURED
 
 SEED = 20261121

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.scenarios.kafka_brokers import Brokers
 from tests.scenarios.run import Runner, settings_of
-from tests.support.group_world import local_world
+from tests.support.group_harness import local_world
 
 HERE = Path(__file__).parent
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tests.scenarios.kafka_brokers import Brokers, PatientWorld
 from tests.scenarios.random_lives import KINDS, PARTITIONS, Life
-from tests.support.group_world import SocketWorld
+from tests.support.group_harness import SocketWorld
 
 SETTLE_MS = 2000
 _SAID = re.compile(r" (error_message|leader)=('[^']*'|\"[^\"]*\")")

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from protocol.schema import Message
 from tests.scenarios.run import Runner, settings_of
-from tests.support.group_world import SocketWorld
+from tests.support.group_harness import SocketWorld
 from tests.support.kafka import ApacheKafka
 
 PATIENCE_MS = 5000

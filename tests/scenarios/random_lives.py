@@ -14,9 +14,9 @@ from __future__ import annotations
 import random
 import re
 
-from broker.coordinators.groups import GroupCoordinator
+from broker.coordinators.group_coordinator import GroupCoordinator
 from tests.scenarios.run import Runner, settings_of
-from tests.support.group_world import local_world
+from tests.support.group_harness import local_world
 
 ACTORS = ("a", "b")
 KINDS = ("classic", "consumer", "mixed")

@@ -17,7 +17,7 @@ RULES    1. Expected lines follow their command at once: the actor's own answer 
          5. What a map of Java puts in no certain order (members, groups, partitions) is shown sorted.
          6. To see that nobody answers takes time, in every world as much: `OWN_MS` for the one who asked, `OTHERS_MS`
             for everyone else who waits. A scenario's timeouts must be longer than that.
-NOT HERE The worlds in which a scenario can run (`tests/support/group_world.py`).
+NOT HERE The worlds in which a scenario can run (`tests/support/group_harness.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.run import Runner, settings_of
-from tests.support.group_world import local_world
+from tests.support.group_harness import local_world
 
 FILES = sorted((Path(__file__).parent / "mixed_groups").glob("*.txt"))
 

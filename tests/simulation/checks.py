@@ -13,8 +13,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from protocol.records import ControlType, FileRegion, headers, records
-from storage.disk import File
-from storage.log import Isolation, Log
+from storage.io.disk import File
+from storage.log.log import Isolation, Log
 from tests.simulation.model import Batch, Partition, Written
 
 _MUCH = 1 << 20

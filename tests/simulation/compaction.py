@@ -10,12 +10,12 @@ from errno import ENOSPC
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.errors import KafkaError
-from storage.compaction.cleaning import clean
-from storage.compaction.dirt import bounds_of, job_of, last_records, measure
-from storage.compaction.job import Cleaned, Job, Replacement, Resources, Step
+from storage.compaction.cleanable import bounds_of, job_of, last_records, measure
+from storage.compaction.cleaner import clean
+from storage.compaction.cleaner_job import Cleaned, Job, Replacement, Resources, Step
 from storage.compaction.offset_map import SLOT_BYTES
-from storage.disk import StorageError
-from storage.log import Log
+from storage.io.disk import StorageError
+from storage.log.log import Log
 from tests.simulation.model import Cleaning, Partition
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from storage.disk import StorageError
-from storage.log import Log
-from storage.log_config import LogConfig
-from storage.log_manager import LogManager
-from storage.open_files import UNLIMITED
+from storage.config.log_config import LogConfig
+from storage.directories.log_manager import LogManager
+from storage.io.disk import StorageError
+from storage.io.file_handle_cache import UNLIMITED
+from storage.log.log import Log
 from tests.simulation.checks import check_log
 from tests.simulation.file_system import FileSystem
 from tests.simulation.lanes import Lanes

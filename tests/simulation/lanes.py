@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from storage.disk import StorageError
+from storage.io.disk import StorageError
 from tests.simulation.simulated_disk import SimulatedDisk
 
 Work = Callable[[], None]

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from random import Random
 from types import ModuleType
 
-import storage.log
-import storage.log_directory
-import storage.log_manager
-import storage.openable_log
-import storage.recovery
-import storage.retention
+import storage.directories.log_directory
+import storage.directories.log_manager
+import storage.log.log
+import storage.log.openable_log
+import storage.log.recovery
+import storage.log.retention
 import storage.segments.indexes
 import storage.segments.segment
 
@@ -27,12 +27,12 @@ _LIMITS: tuple[tuple[tuple[tuple[ModuleType, str], ...], int], ...] = (
     (((storage.segments.segment, "_RECOVERY_READ_BYTES"),), 150),
     (((storage.segments.segment, "FIRST_READ_BYTES"),), 100),
     (((storage.segments.segment, "LONG_READ_BYTES"),), 150),
-    (((storage.recovery, "REPLAY_BYTES"),), 150),
-    (((storage.recovery, "RECALLED_BYTES"),), 150),
-    (((storage.log_manager, "LAZY_RECOVERY_BYTES"),), 300),
-    (((storage.log_directory, "SYNCED_ONE_BY_ONE"),), 0),
-    (((storage.openable_log, "SEGMENTS_AT_A_TIME"),), 1),
-    (((storage.retention, "AT_A_TIME"), (storage.log, "AT_A_TIME")), 1),
+    (((storage.log.recovery, "REPLAY_BYTES"),), 150),
+    (((storage.log.recovery, "RECALLED_BYTES"),), 150),
+    (((storage.directories.log_manager, "LAZY_RECOVERY_BYTES"),), 300),
+    (((storage.directories.log_directory, "SYNCED_ONE_BY_ONE"),), 0),
+    (((storage.log.openable_log, "SEGMENTS_AT_A_TIME"),), 1),
+    (((storage.log.retention, "AT_A_TIME"), (storage.log.log, "AT_A_TIME")), 1),
 )
 """Each where it is looked up, with a value that is small for it."""
 

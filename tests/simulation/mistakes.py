@@ -10,18 +10,18 @@ from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
-import storage.compaction.dirt
-import storage.log_manager
-import storage.recovery
+import storage.compaction.cleanable
+import storage.directories.log_manager
+import storage.log.recovery
 import storage.segments.segment
 import tests.simulation.compaction
-from storage.appends import Appends
-from storage.compaction.cleaning import _Cleaning
-from storage.disk import Disk
-from storage.leader_epochs import LeaderEpochs
-from storage.log_directory import LogDirectory
-from storage.log_manager import LogManager
-from storage.producers import ProducerState
+from storage.compaction.cleaner import _Cleaning
+from storage.directories.log_directory import LogDirectory
+from storage.directories.log_manager import LogManager
+from storage.io.disk import Disk
+from storage.log.append_pipeline import Appends
+from storage.log.leader_epoch_cache import LeaderEpochs
+from storage.log.producer_state import ProducerState
 from storage.segments.durability import Durability
 from storage.segments.indexes import OffsetIndex, SparseIndex, TimeIndex, TransactionIndex
 from storage.segments.segment_engine import SegmentEngine
@@ -104,7 +104,7 @@ def compaction_that_swaps_without_syncing(patch: MonkeyPatch) -> None:
 
 def tombstones_dropped_too_early(patch: MonkeyPatch) -> None:
     """At the next compaction, whatever `delete.retention.ms` says."""
-    job_of = storage.compaction.dirt.job_of
+    job_of = storage.compaction.cleanable.job_of
     patch.setattr(tests.simulation.compaction, "job_of", lambda *args: job_of(*args)._replace(delete_retention_ms=0))
 
 
@@ -133,12 +133,12 @@ def epochs_behind_the_recovery_point(patch: MonkeyPatch) -> None:
 
 def aborted_transactions_forgotten_in_a_recovery(patch: MonkeyPatch) -> None:
     """Their index is not built anew."""
-    replay = storage.recovery.replay
+    replay = storage.log.recovery.replay
 
     def forgetful(*args: Any) -> None:
         replay(*args)
 
-    patch.setattr(storage.recovery, "replay", forgetful)
+    patch.setattr(storage.log.recovery, "replay", forgetful)
 
 
 def duplicates_accepted(patch: MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def a_move_that_is_not_marked(patch: MonkeyPatch) -> None:
         disk.rename(copy, name)
         disk.sync_dir(name.rpartition("/")[0])
 
-    patch.setattr(storage.log_manager, "take_place", take_place)
+    patch.setattr(storage.directories.log_manager, "take_place", take_place)
 
 
 def cold_look_ups_that_go_too_far(patch: MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from protocol.records import ControlType
-from storage.log import Log, PreparedAppend
-from storage.log_config import LogConfig
+from storage.config.log_config import LogConfig
+from storage.log.log import Log, PreparedAppend
 from tests.support.logs import Idempotent, aborted, undecided
 
 

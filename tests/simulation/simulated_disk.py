@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from storage.disk import Buffer, Disk, File, Lock, Mapping, StorageError
+from storage.io.disk import Buffer, Disk, File, Lock, Mapping, StorageError
 from tests.simulation.file_system import DirectoryNode, FileNode, FileSystem, fail
 
 

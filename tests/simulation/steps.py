@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BatchBuilder, ControlType, end_txn_marker, parse_header, patch
-from storage.disk import StorageError
-from storage.log import Log, Origin
+from storage.io.disk import StorageError
+from storage.log.log import Log, Origin
 from tests.simulation.checks import check_bounds, check_log
 from tests.simulation.compaction import Compaction
 from tests.simulation.model import Batch, Partition, Written

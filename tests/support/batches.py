@@ -2,7 +2,7 @@
 
 RULES    1. `kafka` is what Kafka was seen to answer, `ours` what we answer: the same, unless the decision
             0003-what-is-checked-in-a-produced-batch.md says why not.
-         2. tests/unit/storage/test_validation.py holds `validate` to `ours`, tests/conformance/test_produced_batches.py
+         2. tests/unit/storage/log/test_log_validator.py holds `validate` to `ours`, tests/conformance/test_produced_batches.py
             holds Kafka to `kafka`.
 NOT HERE Sequences of several batches (producers).
 """
@@ -20,7 +20,7 @@ import crc32c
 from protocol.compression import Compression, compress
 from protocol.errors import ErrorCode
 from protocol.primitives import varint
-from protocol.record_bytes import encode_record
+from protocol.record_codec import encode_record
 from protocol.records import HEADER, BatchBuilder, BatchHeader, assemble, parse_header
 
 HOUR_MS = 3_600_000

@@ -14,8 +14,7 @@ from protocol.messages.cluster import (
     ReassignableTopic,
     UnregisterBrokerRequest,
 )
-from protocol.messages.stored import EntityData
-from protocol.messages.users import (
+from protocol.messages.quotas_scram import (
     AlterClientQuotasRequest,
     AlteredQuotas,
     AlterUserScramCredentialsRequest,
@@ -23,6 +22,7 @@ from protocol.messages.users import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from protocol.messages.stored_records import EntityData
 from tests.support.admin_cases import INVALID_ASSIGNMENT, INVALID_REQUEST, NONE, UNKNOWN_TOPIC, Answer, Case
 
 E = ErrorCode

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from storage.blocking import WouldBlock
-from storage.disk import Disk, File, Mapping
+from storage.io.disk import Disk, File, Mapping
+from storage.io.would_block import WouldBlock
 
 T = TypeVar("T")
 PAGE = 4096

@@ -1,6 +1,6 @@
 """Compacted logs for tests: keyed batches, a compaction in line, what a reader with read_committed sees.
 
-NOT HERE A broker's own compactor (tests/unit/replication/test_compactor.py).
+NOT HERE A broker's own compactor (tests/unit/replication/partition/test_compactor.py).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import replace
 from protocol.compression import Compression
 from protocol.errors import KafkaError
 from protocol.records import BatchHeader, ControlType, Record, control_type, headers, records
-from replication.compactor import Done, Replace
-from storage.compaction.cleaning import clean
-from storage.compaction.dirt import bounds_of, job_of, last_records, measure
-from storage.compaction.job import Cleaned, Job, Progress, Replacement, Resources, failed
-from storage.disk import Disk, StorageError
-from storage.log import Log
+from replication.partition.compactor import Done, Replace
+from storage.compaction.cleanable import bounds_of, job_of, last_records, measure
+from storage.compaction.cleaner import clean
+from storage.compaction.cleaner_job import Cleaned, Job, Progress, Replacement, Resources, failed
+from storage.io.disk import Disk, StorageError
+from storage.log.log import Log
 from tests.support.logs import EVERYTHING, NOW_MS, SMALL, Idempotent, builder_of, bytes_of
 
 COMPACTED = replace(SMALL, cleanup_policy=frozenset({"compact"}), delete_retention_ms=1000)

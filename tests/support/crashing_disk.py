@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from random import Random
 
-from storage.disk import Buffer, Disk, File
+from storage.io.disk import Buffer, Disk, File
 
 
 class PowerLoss(BaseException):

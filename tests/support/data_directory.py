@@ -20,11 +20,11 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from barnabas import Broker
 from protocol.compression import Compression
 from protocol.records import ControlType
-from storage.disk import Disk
-from storage.log import Log, Origin
-from storage.log_config import LogConfig
-from storage.log_directory import CLEAN_SHUTDOWN
-from storage.log_manager import LogManager
+from storage.config.log_config import LogConfig
+from storage.directories.log_directory import CLEAN_SHUTDOWN
+from storage.directories.log_manager import LogManager
+from storage.io.disk import Disk
+from storage.log.log import Log, Origin
 from tests.support.logs import NOW_MS, Idempotent, append, marker
 
 PARTITIONS = (("plain", 0), ("plain", 1), ("split", 0), ("packed", 0), ("empty", 0), ("trimmed", 0))

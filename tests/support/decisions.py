@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from broker.config import BrokerConfig
-from broker.dynamic_settings import BrokerRules
+from broker.config.broker_config import BrokerConfig
+from broker.config.dynamic_configs import BrokerRules
 from protocol.api import APIS
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import stored
+from protocol.messages import stored_records
 from protocol.messages.admin import CreatePartitionsRequest, CreateTopicsRequest, IncrementalAlterConfigsRequest
 from protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
@@ -31,21 +31,21 @@ from protocol.messages.quorum import (
     BrokerRegistrationResponse,
 )
 from protocol.schema import Message
-from replication.controller.asked_elections import elect_leaders
-from replication.controller.brokers import register, registration_of, unregister
-from replication.controller.directories import assign_replicas
-from replication.controller.environment import Environment
-from replication.controller.heartbeats import Standing, fence, heartbeat
-from replication.controller.isr_changes import alter_partitions
-from replication.controller.reassignments import alter_reassignments, list_reassignments
-from replication.controller.recurring import balance_leaders, elect_unclean
-from replication.controller.sessions import Sessions
-from replication.controller.setting_changes import alter_settings
-from replication.controller.topics import create_partitions, create_topics
-from replication.deadlines import Deadlines
-from replication.image import MetadataImage
-from replication.metadata_records import Versioned, decode_record, encode_record
+from replication.controller.brokers.broker_heartbeat_tracker import Sessions
+from replication.controller.brokers.broker_heartbeats import Standing, fence, heartbeat
+from replication.controller.brokers.registration import register, registration_of, unregister
+from replication.controller.configs.config_changes import alter_settings
+from replication.controller.decision_context import Environment
+from replication.controller.partitions.alter_partition import alter_partitions
+from replication.controller.partitions.assign_replicas_to_dirs import assign_replicas
+from replication.controller.partitions.elect_leaders import elect_leaders
+from replication.controller.partitions.reassignments import alter_reassignments, list_reassignments
+from replication.controller.partitions.topics import create_partitions, create_topics
+from replication.controller.periodic_tasks import balance_leaders, elect_unclean
+from replication.metadata.image import MetadataImage
+from replication.metadata.metadata_records import Versioned, decode_record, encode_record
 from replication.state_machine import Decision
+from replication.timer_queue import Deadlines
 from tests.support.kafka import compile_java, tool_command
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -132,7 +132,7 @@ class OurDecisions:
         session = self._sessions.of(broker.broker_id, broker.epoch)
         standing, decision = heartbeat(self.image, self._environment, self._sessions, session, request)
         session.metadata_offset = request.current_metadata_offset
-        if any(isinstance(record, stored.BrokerRegistrationChangeRecord) for record, _ in decision.records):
+        if any(isinstance(record, stored_records.BrokerRegistrationChangeRecord) for record, _ in decision.records):
             session.metadata_offset = (
                 -1
             )  # Kafka forgets what the heartbeat said when the change comes back from the log
@@ -198,4 +198,4 @@ def _read(value: bytes) -> Versioned:
 
 def topic_ids(records: list[Versioned]) -> list[bytes]:
     """The ids of the topics that records make."""
-    return [record.topic_id for record, _ in records if isinstance(record, stored.TopicRecord)]
+    return [record.topic_id for record, _ in records if isinstance(record, stored_records.TopicRecord)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from storage.disk import Buffer, Disk, File, StorageError
+from storage.io.disk import Buffer, Disk, File, StorageError
 
 
 class FaultyFile(File):

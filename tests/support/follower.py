@@ -45,8 +45,8 @@ from protocol.messages.quorum import (
     BrokerRegistrationResponse,
     BrokerState,
 )
-from protocol.messages.stored import BrokerEndpoint, BrokerFeature
-from replication.record_versions import SUPPORTED_FEATURES
+from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
+from replication.metadata.feature_levels import SUPPORTED_FEATURES
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 

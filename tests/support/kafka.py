@@ -8,7 +8,7 @@ RULES    1. The jars lie in $KAFKA_HOME/libs, by default ~/.cache/apache-kafka/l
             takes 2.2 s of processor time to start instead of 3.7. A JVM that it does not fit goes without.
          5. So do the classes of programs of our own, named by what they were compiled from.
          6. A directory is formatted by the JVM of its node, or else by one of its own, which takes another second.
-NOT HERE Fetching Spark's jars (`barnabas/pipeline/jars.py`).
+NOT HERE Fetching Spark's jars (`barnabas/pipeline/spark/jars.py`).
 
 Run as a program, `python -m tests.support.kafka`, it fetches the jars and makes the archive.
 """

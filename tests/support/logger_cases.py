@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocol.errors import ErrorCode
 from protocol.messages.admin import IncrementalAlterConfigsRequest
 from tests.support.admin_cases import INVALID_CONFIG, INVALID_REQUEST, NONE, Case
-from tests.support.settings_cases import APPEND, DELETE_SETTING, SET, SUBTRACT, TOPIC, Change, resource
+from tests.support.config_cases import APPEND, DELETE_SETTING, SET, SUBTRACT, TOPIC, Change, resource
 
 LOGGER = 8
 

@@ -15,10 +15,10 @@ import pytest
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BatchBuilder, ControlType, Record, end_txn_marker, headers, records
-from storage.disk import Disk
+from storage.config.log_config import LogConfig
 from storage.engine import EngineFactory
-from storage.log import Checkpoint, Isolation, Log
-from storage.log_config import LogConfig
+from storage.io.disk import Disk
+from storage.log.log import Checkpoint, Isolation, Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.scattered_engine import Store
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from protocol.messages import stored
+from protocol.messages import stored_records
 from protocol.records import BatchBuilder
 from protocol.schema import Message
-from replication.image import MetadataImage, ResourceType
-from replication.metadata_records import Versioned, encode_record
-from replication.record_versions import partition_version, registration_version
+from replication.metadata.feature_levels import partition_version, registration_version
+from replication.metadata.image import MetadataImage, ResourceType
+from replication.metadata.metadata_records import Versioned, encode_record
 
 LEVELS = (7, 8, 14, 15, 17, 20, 22, 23, 30, 33)
 
@@ -38,7 +38,7 @@ class _History:
         self.records: list[Versioned] = []
         self._image = MetadataImage("cluster")
         self._level = dice.choice(LEVELS)
-        self._add(stored.FeatureLevelRecord(name="metadata.version", feature_level=self._level))
+        self._add(stored_records.FeatureLevelRecord(name="metadata.version", feature_level=self._level))
         self.changes = [
             self._feature,
             self._register_broker,
@@ -70,24 +70,28 @@ class _History:
 
     def _feature(self) -> None:
         name = self._dice.choice(("group.version", "transaction.version"))
-        self._add(stored.FeatureLevelRecord(name=name, feature_level=self._dice.randint(0, 2)))
+        self._add(stored_records.FeatureLevelRecord(name=name, feature_level=self._dice.randint(0, 2)))
 
-    def _endpoints(self) -> list[stored.BrokerEndpoint]:
+    def _endpoints(self) -> list[stored_records.BrokerEndpoint]:
         names = self._dice.sample(("PLAINTEXT", "INSIDE", "OUTSIDE"), self._dice.randint(1, 3))
         return [
-            stored.BrokerEndpoint(name=name, host=f"h{i}", port=self._dice.randrange(65536), security_protocol=i)
+            stored_records.BrokerEndpoint(
+                name=name, host=f"h{i}", port=self._dice.randrange(65536), security_protocol=i
+            )
             for i, name in enumerate(names)
         ]
 
     def _register_broker(self) -> None:
         dice, is_last = self._dice, self._level >= 30
-        record = stored.RegisterBrokerRecord(
+        record = stored_records.RegisterBrokerRecord(
             broker_id=dice.randint(1, 5),
             incarnation_id=dice.randbytes(16),
             broker_epoch=len(self.records),
             end_points=self._endpoints(),
             features=[
-                stored.BrokerFeature(name="f", min_supported_version=0, max_supported_version=dice.randint(0, 9))
+                stored_records.BrokerFeature(
+                    name="f", min_supported_version=0, max_supported_version=dice.randint(0, 9)
+                )
             ],
             rack=dice.choice((None, "", "a rack")),
             fenced=dice.random() < 0.5,
@@ -101,7 +105,7 @@ class _History:
         dice = self._dice
         if self._image.brokers:
             broker = dice.choice(list(self._image.brokers.values()))
-            record = stored.BrokerRegistrationChangeRecord(
+            record = stored_records.BrokerRegistrationChangeRecord(
                 broker_id=broker.broker_id,
                 broker_epoch=broker.epoch,
                 fenced=dice.choice((-1, 0, 1)),
@@ -113,17 +117,17 @@ class _History:
     def _unregister_broker(self) -> None:
         if self._image.brokers:
             broker = self._dice.choice(list(self._image.brokers.values()))
-            self._add(stored.UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch))
+            self._add(stored_records.UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch))
 
     def _register_controller(self) -> None:
         if self._level < 15:
             return
         self._add(
-            stored.RegisterControllerRecord(
+            stored_records.RegisterControllerRecord(
                 controller_id=self._dice.randint(1, 3),
                 incarnation_id=self._dice.randbytes(16),
                 end_points=self._endpoints(),
-                features=[stored.BrokerFeature(name="k", min_supported_version=0, max_supported_version=1)],
+                features=[stored_records.BrokerFeature(name="k", min_supported_version=0, max_supported_version=1)],
             )
         )
 
@@ -132,16 +136,16 @@ class _History:
         if name in self._image.topics_by_name:
             return
         topic_id = self._dice.randbytes(16)
-        self._add(stored.TopicRecord(name=name, topic_id=topic_id))
+        self._add(stored_records.TopicRecord(name=name, topic_id=topic_id))
         indexes = list(range(self._dice.randint(1, 4)))
         self._dice.shuffle(indexes)
         for index in indexes:
             self._add(self._partition(topic_id, index), self._partition_version)
 
-    def _partition(self, topic_id: bytes, index: int) -> stored.PartitionRecord:
+    def _partition(self, topic_id: bytes, index: int) -> stored_records.PartitionRecord:
         dice, is_new = self._dice, self._level >= 23
         replicas = self._ids(4) or [1]
-        return stored.PartitionRecord(
+        return stored_records.PartitionRecord(
             partition_id=index,
             topic_id=topic_id,
             replicas=replicas,
@@ -161,7 +165,7 @@ class _History:
         topics = list(self._image.topics_by_id.values())
         if topics:
             topic = self._dice.choice(topics)
-            change = stored.PartitionChangeRecord(
+            change = stored_records.PartitionChangeRecord(
                 partition_id=self._dice.choice(list(topic.partitions)),
                 topic_id=topic.topic_id,
                 isr=self._dice.choice((None, [1], [2, 1])),
@@ -172,7 +176,7 @@ class _History:
 
     def _remove_topic(self) -> None:
         if self._image.topics_by_id:
-            self._add(stored.RemoveTopicRecord(topic_id=self._dice.choice(list(self._image.topics_by_id))))
+            self._add(stored_records.RemoveTopicRecord(topic_id=self._dice.choice(list(self._image.topics_by_id))))
 
     def _configure(self) -> None:
         dice = self._dice
@@ -184,24 +188,28 @@ class _History:
                 return
             name = dice.choice(list(self._image.topics_by_name))
         key, value = f"setting.{dice.randint(0, 3)}", dice.choice((None, "", "value", "ä" * 100))
-        self._add(stored.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value))
+        self._add(stored_records.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value))
 
     def _give_producer_ids(self) -> None:
         self._add(
-            stored.ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=self._image.next_producer_id + 1000)
+            stored_records.ProducerIdsRecord(
+                broker_id=1, broker_epoch=1, next_producer_id=self._image.next_producer_id + 1000
+            )
         )
 
     def _keep_for_others(self) -> None:
         dice = self._dice
         user = dice.choice(("a", "b", None))
-        entity = [stored.EntityData(entity_type=kind, entity_name=user) for kind in dice.sample(("user", "ip"), 2)]
-        quota = stored.ClientQuotaRecord(
+        entity = [
+            stored_records.EntityData(entity_type=kind, entity_name=user) for kind in dice.sample(("user", "ip"), 2)
+        ]
+        quota = stored_records.ClientQuotaRecord(
             entity=entity[: dice.randint(1, 2)],
             key=dice.choice(("producer_byte_rate", "request_percentage")),
             value=dice.random(),
             remove=dice.random() < 0.3,
         )
-        entry = stored.AccessControlEntryRecord(
+        entry = stored_records.AccessControlEntryRecord(
             id=bytes([dice.randint(0, 3)]) * 16,
             resource_type=2,
             resource_name="t",
@@ -211,7 +219,7 @@ class _History:
             operation=dice.randint(2, 9),
             permission_type=3,
         )
-        credential = stored.UserScramCredentialRecord(
+        credential = stored_records.UserScramCredentialRecord(
             name=user or "",
             mechanism=dice.randint(1, 2),
             salt=dice.randbytes(4),
@@ -219,7 +227,7 @@ class _History:
             server_key=b"s",
             iterations=4096,
         )
-        token = stored.DelegationTokenRecord(
+        token = stored_records.DelegationTokenRecord(
             owner="User:a",
             requester="User:b",
             renewers=["User:c"],
@@ -233,8 +241,8 @@ class _History:
     def _take_back(self) -> None:
         dice = self._dice
         removals = (
-            stored.RemoveAccessControlEntryRecord(id=bytes([dice.randint(0, 3)]) * 16),
-            stored.RemoveUserScramCredentialRecord(name=dice.choice("ab"), mechanism=dice.randint(1, 2)),
-            stored.RemoveDelegationTokenRecord(token_id=dice.choice("xyz")),
+            stored_records.RemoveAccessControlEntryRecord(id=bytes([dice.randint(0, 3)]) * 16),
+            stored_records.RemoveUserScramCredentialRecord(name=dice.choice("ab"), mechanism=dice.randint(1, 2)),
+            stored_records.RemoveDelegationTokenRecord(token_id=dice.choice("xyz")),
         )
         self._add(dice.choice(removals))

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from protocol.errors import ErrorCode
-from replication.image import PartitionState
-from replication.partition import ACKS_ALL, FetchPosition, Partition, Reader
+from replication.metadata.image import PartitionState
+from replication.partition.partition import ACKS_ALL, FetchPosition, Partition, Reader
 from replication.purgatory import Key
-from storage.log import Isolation, Log
-from storage.settings import MAX_LONG
-from storage.validation import Origin
+from storage.config.config_def import MAX_LONG
+from storage.log.log import Isolation, Log
+from storage.log.log_validator import Origin
 
 SELF = 1
 LAG_MS = 30_000

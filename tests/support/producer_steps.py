@@ -1,6 +1,6 @@
 """What idempotent producers send to one partition, one after the other, and how Apache Kafka 4.3.1 answers.
 
-RULES    1. tests/unit/storage/test_producers.py holds `ProducerState` to it, tests/conformance/
+RULES    1. tests/unit/storage/log/test_producer_state.py holds `ProducerState` to it, tests/conformance/
             test_producer_state.py holds Kafka to it, and then compares the snapshots.
 """
 

@@ -26,8 +26,7 @@ from crc32c import crc32c
 
 from protocol.errors import KafkaError
 from protocol.records import FileRegion, crc_is_valid, parse_header
-from storage.changes import Later, at_once
-from storage.disk import Disk, File
+from storage.config.log_config import LogConfig
 from storage.engine import (
     AbortedTransaction,
     BatchInfo,
@@ -40,7 +39,8 @@ from storage.engine import (
     SyncWork,
     Visit,
 )
-from storage.log_config import LogConfig
+from storage.io.deferred_file_ops import Later, at_once
+from storage.io.disk import Disk, File
 
 RECORDS, FIRST_RECORDS, ROLL, TRUNCATE, RESET, TRIM, ABORTED, VOID = range(8)
 

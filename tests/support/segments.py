@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from protocol.records import BatchBuilder, headers
-from storage.disk import Disk
+from storage.config.log_config import LogConfig
 from storage.engine import BatchInfo, Engine, Reservation
-from storage.log_config import LogConfig
+from storage.io.disk import Disk
 from storage.segments.segment_engine import SegmentEngine
 
 NOW_MS = 1_700_000_000_000
@@ -54,7 +54,7 @@ def append(engine: SegmentEngine, data: bytes, *, wall_ms: int = NOW_MS) -> Rese
 
 
 def let_go(engine: Engine) -> None:
-    """Close all files that can be closed at this moment (storage/open_files.py)."""
+    """Close all files that can be closed at this moment (storage/io/file_handle_cache.py)."""
     assert isinstance(engine, SegmentEngine)
     for segment in list(engine._segments):
         engine.put_away(segment)

@@ -26,7 +26,7 @@ from typing import Any, Self
 import psutil
 
 from barnabas.cluster import free_ports
-from tests.support.mortal import mortal
+from tests.support.child_process import mortal
 from tests.support.waiting import until
 
 START_LIMIT_S = 90.0

@@ -2,7 +2,7 @@
 
 RULES    1. A dead letter has the record's key, value, timestamp and headers, and behind those the reason and its origin.
          2. It is sent before the round is committed, in transactions that remember how far each partition is: a round that is
-            done again sends nothing again (`barnabas/pipeline/sending.py`).
+            done again sends nothing again (`barnabas/pipeline/kafka/sender.py`).
          3. The topic is made where it is missing, and keeps its letters: their timestamps may be old.
 """
 
@@ -12,8 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.brokers import Brokers
-from barnabas.pipeline.rows import collected
-from barnabas.pipeline.sending import Sending, send
+from barnabas.pipeline.kafka.sender import Sending, send
+from barnabas.pipeline.spark.rows import collected
 
 REASON = "dead-letter.reason"
 ORIGIN = ("topic", "partition", "offset")

@@ -1,12 +1,12 @@
 """A window of an archive or of a topic, sent into a topic again: partitions, keys, headers and timestamps as they were.
 
 RULES    1. A replay is known by its name: unless one is given, by what it reads, its window, and where to. Run again, it sends
-            what it has not sent yet, and nothing twice (`barnabas/pipeline/sending.py`).
+            what it has not sent yet, and nothing twice (`barnabas/pipeline/kafka/sender.py`).
          2. A window of time is by each record's own timestamp: at or after its start, before its end.
          3. A target that could not keep the records as they are is refused: too few partitions, timestamps of its own, or a
             retention that would delete them at once. A target that is missing is made, with the source's partitions.
          4. What the target's records say of their age is true: they have the old timestamps.
-NOT HERE How records are sent once (`barnabas/pipeline/sending.py`).
+NOT HERE How records are sent once (`barnabas/pipeline/kafka/sender.py`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.brokers import Brokers, Place, Span
-from barnabas.pipeline.jobs.writing import own_session
-from barnabas.pipeline.kafka_source import read_spans
-from barnabas.pipeline.moments import moment_ms
-from barnabas.pipeline.rows import collected
-from barnabas.pipeline.sending import Sending, send
+from barnabas.pipeline.datetimes import moment_ms
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.data_files import own_session
+from barnabas.pipeline.kafka.kafka_source import read_spans
+from barnabas.pipeline.kafka.sender import Sending, send
+from barnabas.pipeline.reporting.reporter import Tell
 from barnabas.pipeline.settings import BrokerSettings, setting
+from barnabas.pipeline.spark.rows import collected
+from barnabas.pipeline.store.archive_reader import read_archive, settled_manifest
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.reading import read_archive, settled_manifest
-from barnabas.pipeline.telling import Tell
-from barnabas.pipeline.trouble import JobError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from barnabas.pipeline.brokers import Place, Span, Topic
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.settings import BrokerSettings, setting
-from barnabas.pipeline.trouble import JobError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ RULES    1. A record is found once: of each partition the archive is asked for w
          3. What is found is ordered by time, then topic, partition and offset; of more than the limit the first are shown.
          4. A time range is by each record's own timestamp: at or after its start, before its end. Where the broker knows from
             which offset on records are so late, what lies before is not read.
-NOT HERE Moments (`barnabas/pipeline/moments.py`), the source that reads files (`barnabas/pipeline/sources/`).
+NOT HERE Moments (`barnabas/pipeline/datetimes.py`), the source that reads files (`barnabas/pipeline/sources/`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.brokers import Brokers, Place, Span
-from barnabas.pipeline.jobs.writing import own_session
-from barnabas.pipeline.kafka_source import read_spans
-from barnabas.pipeline.moments import moment_ms
-from barnabas.pipeline.rows import collected
+from barnabas.pipeline.datetimes import moment_ms
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.data_files import own_session
+from barnabas.pipeline.kafka.kafka_source import read_spans
+from barnabas.pipeline.reporting.reporter import Tell
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import NAME, register
+from barnabas.pipeline.spark.rows import collected
+from barnabas.pipeline.store.archive_reader import COLUMNS, read_archive, settled_manifest
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.reading import COLUMNS, read_archive, settled_manifest
-from barnabas.pipeline.telling import Tell
-from barnabas.pipeline.trouble import JobError
 
 PATH = re.compile(r"(\$[^=!<>]*)(?:(=|!=|<=|>=|<|>)(.*))?", re.DOTALL)
 

@@ -20,14 +20,14 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.brokers import Brokers, Place, Span
-from barnabas.pipeline.jobs.writing import own_session
-from barnabas.pipeline.kafka_source import read_spans
-from barnabas.pipeline.moments import moment_ms
-from barnabas.pipeline.rows import collected
+from barnabas.pipeline.datetimes import moment_ms
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.data_files import own_session
+from barnabas.pipeline.kafka.kafka_source import read_spans
+from barnabas.pipeline.reporting.reporter import Tell
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import NAME, register
-from barnabas.pipeline.telling import Tell
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.spark.rows import collected
 
 OFFSETS_TOPIC = "__consumer_offsets"
 WINDOWS = 120

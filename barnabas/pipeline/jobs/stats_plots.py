@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.errors import JobError
 
 INCHES = (9.0, 4.2)
 DOTS = 110

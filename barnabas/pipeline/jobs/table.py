@@ -24,15 +24,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.brokers import Brokers, Place, Span, Topic
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.data_files import own_session
 from barnabas.pipeline.jobs.rounds import RoundSettings, plan_round, where_to_start
-from barnabas.pipeline.jobs.writing import own_session
-from barnabas.pipeline.kafka_source import read_spans
+from barnabas.pipeline.kafka.kafka_source import read_spans
+from barnabas.pipeline.reporting.reporter import Tell
 from barnabas.pipeline.settings import setting
-from barnabas.pipeline.store.holding import held, local_folder
-from barnabas.pipeline.store.reading import no_records
+from barnabas.pipeline.store.archive_reader import no_records
+from barnabas.pipeline.store.folder_lock import held, local_folder
 from barnabas.pipeline.store.versions import OWN, Versions
-from barnabas.pipeline.telling import Tell
-from barnabas.pipeline.trouble import JobError
 
 DELETED = "_deleted"
 COLUMNS = "key binary, value binary, partition int, offset bigint, timestamp timestamp"

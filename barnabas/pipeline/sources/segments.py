@@ -39,7 +39,7 @@ SPARK_TYPES = {
 
 def register(spark: SparkSession) -> None:
     """Make the format known to a session, and its code to the session's workers."""
-    from barnabas.pipeline.shipping import ship
+    from barnabas.pipeline.spark.py_files import ship
 
     ship(spark)
     spark.dataSource.register(SegmentSource)

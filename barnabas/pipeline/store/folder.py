@@ -4,13 +4,13 @@ FORMAT   topic=<name>/date=<day>/<sequence>-<number>.parquet    the records; any
          _barnabas/archive.json                               whose archive it is: id, cluster, decoding, sink
          _barnabas/manifest/                                    what is committed (`manifest.py`)
          _barnabas/staging/<sequence>/                          the round that is being written
-         _barnabas/audit.json                                   what the last audit verified (`jobs/audit.py`)
+         _barnabas/audit.json                                   what the last audit verified (`jobs/audit/audit.py`)
          _barnabas/lock                                         held by whoever writes
 RULES    1. Names below `_` are invisible to Spark, Hive, DuckDB's hive partitions and Arrow: a reader that lists the
             folder sees committed records only, each once.
          2. One job at a time writes to an archive; a second one is refused, and a dead one leaves no lock behind.
          3. The folder is one of a POSIX file system, on a cluster one that all nodes see under the same path.
-NOT HERE Reading it (`reading.py`), what makes a round visible (`publish.py`).
+NOT HERE Reading it (`archive_reader.py`), what makes a round visible (`publish.py`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from barnabas.pipeline.store.durable import write_durably
-from barnabas.pipeline.store.holding import held, local_folder
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.store.durable_write import write_durably
+from barnabas.pipeline.store.folder_lock import held, local_folder
 from barnabas.pipeline.store.manifest import Manifest, made_of, read_manifest
-from barnabas.pipeline.trouble import JobError
 
 FORMAT = 1
 PARQUET = "parquet"

@@ -9,7 +9,7 @@ RULES    1. Where a round ends is written down before it is appended, so that on
          3. The manifest's entry comes last and commits the round for us: what the table holds behind the manifest's ends is a
             round under way, and our readers leave it out.
          4. What Spark can do with a table is Spark's: this session must have the format's jars and settings (`jars.py`).
-NOT HERE Parquet (`publish.py`), what a round holds (`jobs/keeping.py`). Small files are the format's: OPTIMIZE,
+NOT HERE Parquet (`publish.py`), what a round holds (`jobs/archive/sinks.py`). Small files are the format's: OPTIMIZE,
          rewrite_data_files.
 """
 
@@ -27,10 +27,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.brokers import Place
-from barnabas.pipeline.store.durable import write_durably
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.store.durable_write import write_durably
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
 from barnabas.pipeline.store.manifest import Entry, Manifest, write_entry
-from barnabas.pipeline.trouble import JobError
 
 BY = ("topic", "date")
 STAGED_AS = "spark.wap.id"

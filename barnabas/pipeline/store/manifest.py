@@ -33,8 +33,8 @@ from typing import Any, TypeVar
 
 from barnabas.pipeline.brokers import Place, Span
 from barnabas.pipeline.checksums import add_up
-from barnabas.pipeline.store.durable import write_durably
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.store.durable_write import write_durably
 
 T = TypeVar("T")
 NAME = re.compile(r"(\d{12})\.json")

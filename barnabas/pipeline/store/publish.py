@@ -6,7 +6,7 @@ RULES    1. The data files of a round are complete and on disk before its entry 
             staging goes to its place.
          3. Staging without an entry was never committed: the next start removes it.
          4. Where an entry replaces files (compaction), the old ones go before the new ones come: a reader that lists the
-            folder may miss a day for a moment, it never sees a record twice. Readers of the manifest wait (`reading.py`).
+            folder may miss a day for a moment, it never sees a record twice. Readers of the manifest wait (`archive_reader.py`).
          5. Nothing is moved over something that is there.
 See docs/decisions/0040. NOT HERE What is in the files.
 """
@@ -16,10 +16,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from barnabas.pipeline.store.durable import sync
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.store.durable_write import sync
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.manifest import Entry, Manifest, write_entry
-from barnabas.pipeline.trouble import JobError
 
 
 def staging_of(folder: ArchiveFolder, sequence: int) -> Path:

@@ -8,7 +8,7 @@ RULES    1. A version is written in staging, synced, and renamed to its place; t
             the commit: version and state count together or not at all. `current` follows, and is set right by the next run.
          2. Staging is one attempt's own: what workers still write whose driver was killed lands in no version.
          3. A version never changes. Files that go on from one to the next do so by a hard link.
-NOT HERE What is in a version (`jobs/table.py`, `jobs/aggregate.py`).
+NOT HERE What is in a version (`jobs/table.py`, `jobs/aggregate/aggregate.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from barnabas.pipeline.store.durable import sync, write_durably
-from barnabas.pipeline.trouble import JobError
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.store.durable_write import sync, write_durably
 
 OWN = "_barnabas"
 

@@ -2,7 +2,7 @@
 
 RULES    1. A scene prepares before its producers begin, and cleans up behind them.
          2. The quiet topic lies in the quick log directory. The second one is a file system of our own
-            (tests/support/troubled_directory.py) which is quick until the scene that wants it slow.
+            (tests/support/faulty_directory.py) which is quick until the scene that wants it slow.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from tests.benchmark.standing import disturbances as do
 from tests.benchmark.standing.disturbances import Task
+from tests.support.faulty_directory import TroubledDirectory
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
-from tests.support.troubled_directory import TroubledDirectory
 
 QUIET: Final = "quiet"
 COLD, SYNCED, BUSY, SLEEPY = "cold", "synced", "busy", "sleepy"

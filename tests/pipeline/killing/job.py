@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from tests.support.mortal import mortal
+from tests.support.child_process import mortal
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 900.0

@@ -54,7 +54,7 @@ def sink(spark: Any, bootstrap: str, topic: str, rows: str, gate: str) -> int:
 
 def copy(spark: Any, kind: str, table: str, target: str) -> str:
     """What Spark's reader of a table finds, written down for others."""
-    from barnabas.pipeline.jobs.writing import own_session
+    from barnabas.pipeline.jobs.data_files import own_session
 
     own_session(spark).read.format(kind).load(table).write.parquet(target)
     return target

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from barnabas.pipeline.sending import RECORDS_PER_TRANSACTION
+from barnabas.pipeline.kafka.sender import RECORDS_PER_TRANSACTION
 from tests.pipeline.killing.job import Job
 from tests.pipeline.killing.story import Moment, Story, headers_of
 from tests.pipeline.killing.topics import PARTITIONS, Record, high_watermarks, make, read_on, send

@@ -64,7 +64,7 @@ class WarmDriver:
 def hold(door: Path, formats: Sequence[str], words: Sequence[str]) -> None:
     """Start Spark, say how to come in, and wait for the end of standard input."""
     from barnabas.pipeline.session import SessionSettings, start_session
-    from barnabas.pipeline.shipping import ship
+    from barnabas.pipeline.spark.py_files import ship
 
     given = dict(zip(words[::2], words[1::2], strict=True))
     more = tuple(value for name, value in zip(words[::2], words[1::2], strict=True) if name == "--spark")
@@ -90,7 +90,7 @@ def come_in() -> None:
     from pyspark.sql import SparkSession
 
     import barnabas.pipeline.session as sessions
-    from barnabas.pipeline import sending
+    from barnabas.pipeline.kafka import sender
 
     def held(*_words: Any, **_wishes: Any) -> tuple[Any, str]:
         gateway = launch_gateway()
@@ -106,7 +106,7 @@ def come_in() -> None:
         spark.sparkContext._python_includes += [files.apply(at).rpartition("/")[2] for at in range(files.size())]
 
     sessions.start_session = held
-    sending.ship = ship
+    sender.ship = ship
     SparkSession.stop = lambda _self: None  # type: ignore[method-assign]
 
 

@@ -18,7 +18,7 @@ from barnabas.pipeline.sources.damage import DamagedBatch, WrongChecksum
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES, Aborted, Decoder, Wanted, decode
 from barnabas.pipeline.sources.records import MANY
 from protocol.compression import Compression
-from protocol.record_bytes import encode_record
+from protocol.record_codec import encode_record
 from protocol.records import BatchBuilder, BatchHeader, TimestampType, assemble, headers, records
 from tests.support.batches import broken_bodies, with_body
 from tests.support.logs import Idempotent, marker, produced

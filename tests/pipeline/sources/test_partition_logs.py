@@ -17,10 +17,10 @@ from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_options import understand
 from barnabas.pipeline.sources.segment_reading import read_part
 from protocol.records import ControlType
-from storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets
-from storage.disk import Disk
-from storage.log import Isolation, Log
-from storage.validation import Origin
+from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets
+from storage.io.disk import Disk
+from storage.log.log import Isolation, Log
+from storage.log.log_validator import Origin
 from tests.support.logs import NOW_MS, Idempotent, append, log_at, marker, produced, values_of
 
 Values = list[tuple[int, str]]

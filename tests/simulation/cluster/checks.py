@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from protocol.messages.raft import VoteRequest
 from protocol.records import BatchHeader, headers
 from protocol.schema import Message
-from replication.image import NO_LEADER, Changes, MetadataImage, PartitionState
-from replication.partition import Partition
-from replication.raft.letters import only_partition
+from replication.metadata.image import NO_LEADER, Changes, MetadataImage, PartitionState
+from replication.partition.partition import Partition
+from replication.raft.rpc_messages import only_partition
 from replication.raft.voters import ReplicaKey
 from tests.simulation.cluster.process import Process
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.records import BatchBuilder
-from replication.partition import ACKS_ALL, ACKS_LEADER, Partition
-from storage.log import AppendInfo
+from replication.partition.partition import ACKS_ALL, ACKS_LEADER, Partition
+from storage.log.log import AppendInfo
 from tests.simulation.cluster.process import Process
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from broker.config import BrokerConfig, load_config
+from broker.config.broker_config import BrokerConfig, load_config
 from tests.simulation.cluster.process import CLIENTS_PORT, CONTROLLERS_PORT, DIRECTORY, HOST, Around, Process
 from tests.simulation.file_system import FileSystem
 from tests.simulation.simulated_disk import SimulatedDisk

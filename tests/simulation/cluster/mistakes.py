@@ -12,20 +12,20 @@ from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
-import replication.controller.brokers
+import replication.controller.brokers.broker_heartbeats
+import replication.controller.brokers.registration
 import replication.controller.controller
-import replication.controller.elections
-import replication.controller.heartbeats
-import replication.controller.isr_changes
-from replication.controller.isr_changes import _why_ineligible
-from replication.controller.partition_changes import TopicRules
-from replication.following import Done as Followed
-from replication.following import Following
-from replication.image import MetadataImage
-from replication.metadata_log import MetadataLog
-from replication.metadata_snapshots import MetadataSnapshots
-from replication.partition import Partition
-from replication.replica_manager import ReplicaManager
+import replication.controller.partitions.alter_partition
+import replication.controller.partitions.elections
+from replication.controller.partitions.alter_partition import _why_ineligible
+from replication.controller.partitions.partition_changes import TopicRules
+from replication.metadata.image import MetadataImage
+from replication.metadata_log.metadata_log import MetadataLog
+from replication.metadata_log.metadata_snapshots import MetadataSnapshots
+from replication.partition.follower_log import Done as Followed
+from replication.partition.follower_log import Following
+from replication.partition.partition import Partition
+from replication.partition.replica_manager import ReplicaManager
 
 Plant = Callable[[MonkeyPatch], None]
 
@@ -132,27 +132,27 @@ def wishes_whose_epochs_nobody_compares(patch: MonkeyPatch) -> None:
     def why_not(image: MetadataImage, _broker_id: int, _state: Any, wanted: Any) -> Any:
         return _why_ineligible(image, wanted.new_isr_with_epochs)
 
-    patch.setattr(replication.controller.isr_changes, "_why_not", why_not)
+    patch.setattr(replication.controller.partitions.alter_partition, "_why_not", why_not)
 
 
 def a_fenced_broker_that_keeps_its_partitions(patch: MonkeyPatch) -> None:
     """Fencing is noted, and nothing follows from it."""
-    patch.setattr(replication.controller.heartbeats, "broker_left", lambda *_: [])
+    patch.setattr(replication.controller.brokers.broker_heartbeats, "broker_left", lambda *_: [])
 
 
 def a_crash_that_changes_nothing(patch: MonkeyPatch) -> None:
     """A process that begins after a crash is taken for the one that was in sync."""
-    patch.setattr(replication.controller.brokers, "restart", lambda *_args, **_given: [])
+    patch.setattr(replication.controller.brokers.registration, "restart", lambda *_args, **_given: [])
 
 
 def elections_that_are_unclean(patch: MonkeyPatch) -> None:
     """Anybody leads where nobody in sync can."""
-    rules_of = replication.controller.elections.rules_of
+    rules_of = replication.controller.partitions.elections.rules_of
 
     def allowing(*given: Any) -> TopicRules:
         return rules_of(*given)._replace(allows_unclean=True)
 
-    patch.setattr(replication.controller.elections, "rules_of", allowing)
+    patch.setattr(replication.controller.partitions.elections, "rules_of", allowing)
 
 
 def a_controller_that_decides_on_what_is_committed_only(patch: MonkeyPatch) -> None:

@@ -14,46 +14,46 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Protocol
 
-from broker.config import BrokerConfig
-from broker.controller_channel import ControllerChannel
-from broker.controller_registration import ControllerRegistration
-from broker.directory_requests import DirectoryRequests
-from broker.dynamic_settings import BrokerRules
-from broker.fetchers import Fetchers
-from broker.handlers.fetch import FetchHandler
-from broker.handlers.fetch_sessions import FetchSessions
-from broker.handlers.offsets import OffsetsHandler
+from broker.config.broker_config import BrokerConfig
+from broker.config.dynamic_configs import BrokerRules
+from broker.handlers.records.fetch import FetchHandler
+from broker.handlers.records.fetch_sessions import FetchSessions
+from broker.handlers.records.list_offsets import OffsetsHandler
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext
-from broker.housekeeping import Housekeeping
-from broker.isr_requests import IsrRequests
-from broker.life import BrokerLife
-from broker.quorum_settings import quorum_places
+from broker.node.scheduled_tasks import Housekeeping
+from broker.peers.alter_partition_manager import IsrRequests
+from broker.peers.assignments_manager import DirectoryRequests
+from broker.peers.broker_lifecycle import BrokerLife
+from broker.peers.controller_channel import ControllerChannel
+from broker.peers.controller_registration import ControllerRegistration
+from broker.peers.quorum_config import quorum_places
+from broker.peers.replica_fetchers import Fetchers
 from broker.security.authorizer import AllowAll
 from protocol.api import ApiKey
 from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest
 from protocol.records import FileRegion
 from protocol.schema import Message
-from replication.compactor import Compactor
-from replication.controller.brokers import Registration
+from replication.controller.brokers.broker_heartbeat_tracker import Sessions
+from replication.controller.brokers.registration import Registration
 from replication.controller.controller import OwnController
-from replication.controller.environment import Environment
-from replication.controller.sessions import Sessions
-from replication.deadlines import Deadlines
-from replication.following import Following
-from replication.formatting import ControllerEndpoint, format_directories, identify, new_uuid
-from replication.image import Changes, Endpoint, MetadataImage
-from replication.metadata_loss import refuse_a_loss
-from replication.metadata_node import MetadataNode, World
-from replication.metadata_replay import Replayed, read_metadata
-from replication.metadata_snapshots import MetadataSnapshots
-from replication.metadata_start import open_metadata_log
-from replication.partition import Partition
+from replication.controller.decision_context import Environment
+from replication.kraft_node import MetadataNode, World
+from replication.metadata.image import Changes, Endpoint, MetadataImage
+from replication.metadata_log.formatting import ControllerEndpoint, format_directories, identify, new_uuid
+from replication.metadata_log.metadata_log_check import refuse_a_loss
+from replication.metadata_log.metadata_log_open import open_metadata_log
+from replication.metadata_log.metadata_replay import Replayed, read_metadata
+from replication.metadata_log.metadata_snapshots import MetadataSnapshots
+from replication.partition.compactor import Compactor
+from replication.partition.follower_log import Following
+from replication.partition.partition import Partition
+from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import Purgatory
 from replication.raft.voters import Address
-from replication.replica_manager import ReplicaManager
-from storage.disk import StorageError
-from storage.log_config import log_config
-from storage.log_manager import LogManager
+from replication.timer_queue import Deadlines
+from storage.config.log_config import log_config
+from storage.directories.log_manager import LogManager
+from storage.io.disk import StorageError
 from tests.simulation.cluster.workers import SimulatedWorker
 from tests.simulation.network import Answered, Reply
 from tests.simulation.simulated_disk import SimulatedDisk

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from replication.work import Begin, Done, Run
+from replication.io_executor import Begin, Done, Run
 from tests.simulation.lanes import Lanes
 from tests.simulation.simulated_disk import SimulatedDisk
 

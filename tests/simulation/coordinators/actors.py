@@ -40,7 +40,7 @@ from protocol.messages.transactions import (
     TxnOffsetCommitRequestTopic,
 )
 from tests.simulation.coordinators.boundaries import Offsets
-from tests.support.group_world import LocalWorld
+from tests.support.group_harness import LocalWorld
 
 TOPICS: Final = {"t": 3, "u": 2}
 _AGAIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.COORDINATOR_NOT_AVAILABLE}

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker.coordinators.classic_group import ClassicGroup, State
-from broker.coordinators.group_records import committed_of
-from broker.coordinators.transaction import PREPARED
+from broker.coordinators.classic.classic_group import ClassicGroup, State
+from broker.coordinators.classic.group_records import committed_of
+from broker.coordinators.transactions.transaction import PREPARED
 from tests.simulation.coordinators.journal import Entry, Journal, Moment, durable
-from tests.support.group_world import ImageHolder, LocalWorld
+from tests.support.group_harness import ImageHolder, LocalWorld
 
 Offsets = dict[tuple[str, str, int], int]
 

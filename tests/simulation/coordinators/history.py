@@ -7,10 +7,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from broker.coordinators.consumer_settings import ConsumerGroupSettings
-from broker.coordinators.groups import OFFSETS_TOPIC
-from broker.coordinators.rebalance import GroupSettings
-from broker.coordinators.transactions import TRANSACTIONS_TOPIC
+from broker.coordinators.classic.classic_protocol import GroupSettings
+from broker.coordinators.consumer_group_config import ConsumerGroupSettings
+from broker.coordinators.group_coordinator import OFFSETS_TOPIC
+from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
     DeleteGroupsRequest,
@@ -22,7 +22,7 @@ from tests.simulation.coordinators.actors import TOPICS, Actor, ClassicClient, C
 from tests.simulation.coordinators.boundaries import Boundaries, check_classic_groups
 from tests.simulation.coordinators.journal import Journal
 from tests.simulation.running import Failure
-from tests.support.group_world import TRANSACTIONS_PARTITIONS, LocalWorld
+from tests.support.group_harness import TRANSACTIONS_PARTITIONS, LocalWorld
 
 _log = logging.getLogger("barnabas")
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from broker.coordinators.group_records import committed_of
-from broker.coordinators.transaction import NO_EPOCH
+from broker.coordinators.classic.group_records import committed_of
+from broker.coordinators.transactions.transaction import NO_EPOCH
 from protocol.errors import ErrorCode
 from protocol.records import headers, patch
-from replication.image import TopicImage
-from tests.support.group_world import FakeLog, LocalWorld
+from replication.metadata.image import TopicImage
+from tests.support.group_harness import FakeLog, LocalWorld
 
 Known = dict[str, Any]
 

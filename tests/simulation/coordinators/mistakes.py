@@ -10,16 +10,16 @@ from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
-import broker.coordinators.consumer_group_records
-import broker.coordinators.groups
-import broker.coordinators.member_progress
-import broker.coordinators.migration
-import broker.coordinators.offsets
-from broker.coordinators.group_records import group_tombstone, read_group
-from broker.coordinators.offsets import CommittedOffsets
-from broker.coordinators.reconciliation import step
-from broker.coordinators.runtime import Shard, StoredRecord
-from broker.coordinators.transactions import TransactionCoordinator
+import broker.coordinators.consumer.consumer_group_records
+import broker.coordinators.consumer.group_upgrade
+import broker.coordinators.consumer.target_assignment_updater
+import broker.coordinators.group_coordinator
+import broker.coordinators.offset_manager
+from broker.coordinators.classic.group_records import group_tombstone, read_group
+from broker.coordinators.consumer.reconciliation import step
+from broker.coordinators.offset_manager import CommittedOffsets
+from broker.coordinators.runtime.coordinator_runtime import Shard, StoredRecord
+from broker.coordinators.transactions.transaction_coordinator import TransactionCoordinator
 from protocol.errors import ErrorCode
 
 Plant = Callable[[MonkeyPatch], None]
@@ -35,7 +35,7 @@ def an_aborted_transaction_counts_when_it_is_read_back(monkeypatch: MonkeyPatch)
 
 
 def a_later_commit_is_overruled_by_the_end_of_a_transaction(monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.coordinators.offsets, "_overrule", _nothing)
+    monkeypatch.setattr(broker.coordinators.offset_manager, "_overrule", _nothing)
 
 
 def a_decided_transaction_is_left_as_it_is(monkeypatch: MonkeyPatch) -> None:
@@ -51,26 +51,26 @@ def a_deleted_offset_comes_back(monkeypatch: MonkeyPatch) -> None:
 
 
 def what_is_to_be_given_up_is_forgotten(monkeypatch: MonkeyPatch) -> None:
-    right = broker.coordinators.consumer_group_records._moved
+    right = broker.coordinators.consumer.consumer_group_records._moved
 
     def wrong(member: Any, value: Any) -> Any:
         return right(member, value)._replace(revoking={})
 
-    monkeypatch.setattr(broker.coordinators.consumer_group_records, "_moved", wrong)
+    monkeypatch.setattr(broker.coordinators.consumer.consumer_group_records, "_moved", wrong)
 
 
 def a_partition_is_given_before_it_is_free(monkeypatch: MonkeyPatch) -> None:
     def wrong(member: Any, epoch: int, target: Any, subscribed: Any, _: Any, owned: Any, **rest: Any) -> Any:
         return step(member, epoch, target, subscribed, lambda *_: True, owned, **rest)
 
-    monkeypatch.setattr(broker.coordinators.member_progress, "step", wrong)
+    monkeypatch.setattr(broker.coordinators.consumer.target_assignment_updater, "step", wrong)
 
 
 def an_upgrade_leaves_the_classic_group(monkeypatch: MonkeyPatch) -> None:
     def wrong(group_id: str) -> StoredRecord:
         return group_tombstone(f"not {group_id}")
 
-    monkeypatch.setattr(broker.coordinators.migration, "group_tombstone", wrong)
+    monkeypatch.setattr(broker.coordinators.consumer.group_upgrade, "group_tombstone", wrong)
 
 
 def a_group_begins_anew_with_its_coordinator(monkeypatch: MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def a_group_begins_anew_with_its_coordinator(monkeypatch: MonkeyPatch) -> None:
         group.generation = 0
         return group
 
-    monkeypatch.setattr(broker.coordinators.groups, "read_group", wrong)
+    monkeypatch.setattr(broker.coordinators.group_coordinator, "read_group", wrong)
 
 
 def what_the_log_refused_is_done_nevertheless(monkeypatch: MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from replication.raft.history import History
-from replication.raft.replica_log import EpochEnd, NameVoters
+from replication.raft.control_state_history import History
+from replication.raft.raft_log import EpochEnd, NameVoters
 from replication.raft.voters import VoterSet
 
 

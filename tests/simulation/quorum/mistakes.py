@@ -10,19 +10,19 @@ from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
-import replication.raft.serving
-import replication.raft.standing
+import replication.raft.leader_fetch
+import replication.raft.replica_state
 from protocol.errors import ErrorCode
-from replication.raft.asking import Asking
-from replication.raft.progress import Progress
-from replication.raft.pulling import Pull
-from replication.raft.replica_log import ElectionState, EpochEnd, Persist
+from replication.raft.elections import Voting
+from replication.raft.follower_log_sync import Pull
+from replication.raft.leader_fetch import Serving
+from replication.raft.raft_log import ElectionState, EpochEnd, Persist
+from replication.raft.replica_progress import Progress
+from replication.raft.replica_state import Standing
+from replication.raft.request_tracker import Asking
 from replication.raft.roles import Ballot, Leader, Resigned
-from replication.raft.serving import Serving
-from replication.raft.standing import Standing
 from replication.raft.voter_changes import VoterChanges
 from replication.raft.voters import VoterSet
-from replication.raft.voting import Voting
 from tests.simulation.quorum.memory_log import MemoryLog
 from tests.simulation.quorum.node import Node
 
@@ -32,7 +32,9 @@ Plant = Callable[[MonkeyPatch], None]
 def votes_that_are_forgotten(patch: MonkeyPatch) -> None:
     """The file does not say for whom this replica voted."""
     patch.setattr(
-        replication.raft.standing, "ElectionState", lambda epoch, leader_id, _voted: ElectionState(epoch, leader_id)
+        replication.raft.replica_state,
+        "ElectionState",
+        lambda epoch, leader_id, _voted: ElectionState(epoch, leader_id),
     )
 
 
@@ -115,13 +117,13 @@ def a_follower_that_asks_before_it_synced(patch: MonkeyPatch) -> None:
 
 def ends_of_epochs_not_compared(patch: MonkeyPatch) -> None:
     """A log whose last epoch the leader knows counts as the leader's, however much of that epoch it has."""
-    parting = replication.raft.serving.parting
+    parting = replication.raft.leader_fetch.parting
 
     def by_epoch(log: Any, asked: EpochEnd) -> Any:
         is_known = log.end_of_epoch(asked.epoch).epoch == asked.epoch and asked.offset >= log.start_offset
         return None if is_known else parting(log, asked)
 
-    patch.setattr(replication.raft.serving, "parting", by_epoch)
+    patch.setattr(replication.raft.leader_fetch, "parting", by_epoch)
 
 
 def a_watermark_beyond_the_own_log(patch: MonkeyPatch) -> None:
@@ -147,9 +149,9 @@ def a_leader_that_goes_on_after_its_restart(patch: MonkeyPatch) -> None:
 
 def epochs_not_compared_when_followers_fetch(patch: MonkeyPatch) -> None:
     """A log of another history counts as the leader's."""
-    parting = replication.raft.serving.parting
+    parting = replication.raft.leader_fetch.parting
     patch.setattr(
-        replication.raft.serving,
+        replication.raft.leader_fetch,
         "parting",
         lambda log, asked: parting(log, asked) if asked.offset < log.start_offset else None,
     )

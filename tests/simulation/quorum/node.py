@@ -17,7 +17,7 @@ from protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse, 
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
 from replication.raft.raft import Raft
-from replication.raft.replica_log import (
+from replication.raft.raft_log import (
     Answer,
     Append,
     Effect,
@@ -29,8 +29,8 @@ from replication.raft.replica_log import (
     Send,
     Truncate,
 )
+from replication.raft.replica_state import QuorumTimes
 from replication.raft.roles import Leader
-from replication.raft.standing import QuorumTimes
 from replication.raft.voters import Address, ReplicaKey, Voter, VoterSet
 from tests.simulation.quorum.memory_log import Entry, MemoryLog
 

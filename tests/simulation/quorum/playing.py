@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from replication.raft.pulling import ForkedLog
+from replication.raft.follower_log_sync import ForkedLog
 from tests.simulation.quorum.troubles import Troubles
 from tests.simulation.quorum.world import World
 from tests.simulation.running import Failure

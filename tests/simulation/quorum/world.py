@@ -16,9 +16,9 @@ from random import Random
 from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterRequest
 from protocol.messages.raft import VoteResponse
 from protocol.schema import Message
-from replication.raft.letters import only_partition
-from replication.raft.replica_log import Send
-from replication.raft.standing import QuorumTimes
+from replication.raft.raft_log import Send
+from replication.raft.replica_state import QuorumTimes
+from replication.raft.rpc_messages import only_partition
 from replication.raft.voters import Address, ReplicaKey, Voter, VoterSet
 from tests.simulation.network import Answered, Network, Reply, Timeline
 from tests.simulation.quorum.checks import Checks

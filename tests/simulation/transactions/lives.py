@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from broker.coordinators.transaction import LAST_EPOCH
+from broker.coordinators.transactions.transaction import LAST_EPOCH
 from protocol.errors import ErrorCode
 from protocol.messages.groups import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from protocol.schema import Message

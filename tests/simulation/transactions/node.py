@@ -11,28 +11,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.config import BrokerConfig
-from broker.coordinators.assembly import coordinators
-from broker.coordinators.groups import OFFSETS_TOPIC
-from broker.coordinators.producer_ids import ProducerIds
-from broker.coordinators.runtime import CoordinatorDecision
-from broker.coordinators.transaction import State
-from broker.coordinators.transaction_records import transaction_record
-from broker.coordinators.transactions import TRANSACTION_VERSION, TRANSACTIONS_TOPIC
-from broker.handlers import producer_ids
-from broker.handlers.group_offsets import GroupOffsetsHandlers
-from broker.handlers.produce import ProduceHandler
-from broker.handlers.producer_ids import ProducerIdsHandler
+from broker.config.broker_config import BrokerConfig
+from broker.coordinators.factory import coordinators
+from broker.coordinators.group_coordinator import OFFSETS_TOPIC
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision
+from broker.coordinators.transactions.producer_id_manager import ProducerIds
+from broker.coordinators.transactions.transaction import State
+from broker.coordinators.transactions.transaction_coordinator import TRANSACTION_VERSION, TRANSACTIONS_TOPIC
+from broker.coordinators.transactions.transaction_records import transaction_record
+from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
+from broker.handlers.records.produce import ProduceHandler
 from broker.handlers.router import Pending, Router
-from broker.handlers.transactional_offsets import TransactionalOffsetsHandler
-from broker.handlers.transactions import TransactionHandlers
+from broker.handlers.transactions import producer_ids
+from broker.handlers.transactions.producer_ids import ProducerIdsHandler
+from broker.handlers.transactions.transactions import TransactionHandlers
+from broker.handlers.transactions.txn_offset_commit import TransactionalOffsetsHandler
 from broker.security.authorizer import AllowAll
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.records import ControlType, control_type, headers, records
 from protocol.schema import Message
-from replication.image import Changes
+from replication.metadata.image import Changes
 from tests.support.crashing_disk import CrashingDisk
-from tests.support.replica_world import World
+from tests.support.replica_harness import World
 
 TOPIC, PARTITIONS = "t", 2
 PRODUCE = 0

@@ -26,7 +26,7 @@ from protocol.messages.produce_fetch import (
     ProduceRequest,
     TopicProduceData,
 )
-from protocol.messages.stored import BrokerRegistrationChangeRecord, FeatureLevelRecord
+from protocol.messages.stored_records import BrokerRegistrationChangeRecord, FeatureLevelRecord
 from protocol.primitives import uvarint
 
 

@@ -21,15 +21,15 @@ from protocol.messages import (
     metadata,
     produce_fetch,
     quorum,
+    quotas_scram,
     raft,
-    stored,
+    stored_records,
     telemetry,
     transactions,
-    users,
 )
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Field, Message, Wire, fields_of
-from replication.metadata_records import RECORD_TYPES
+from replication.metadata.metadata_records import RECORD_TYPES
 from tests.oracle.values import MESSAGES, version_id
 from tests.support.kafka import KAFKA_VERSION, kafka_home, needs_kafka
 
@@ -44,10 +44,10 @@ MODULES = (
     produce_fetch,
     quorum,
     raft,
-    stored,
+    stored_records,
     telemetry,
     transactions,
-    users,
+    quotas_scram,
 )
 CLASSES = [
     cls

@@ -11,7 +11,7 @@ import pytest
 from protocol.compression import Compression, decompress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import varint
-from protocol.record_bytes import check_first, encode_record, scan
+from protocol.record_codec import check_first, encode_record, scan
 from protocol.records import (
     BATCH_OVERHEAD,
     HEADER,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.deadlines import Deadlines
 from replication.purgatory import Key, Purgatory, Waiter
+from replication.timer_queue import Deadlines
 
 
 class Counter(Waiter):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.log import Log
+from storage.log.log import Log
 from tests.support.logs import Engines, MakeLog, log_at, scattered, segments
 
 

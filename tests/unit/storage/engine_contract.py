@@ -15,9 +15,9 @@ from random import Random
 import pytest
 
 from protocol.records import BatchHeader, headers
-from storage.disk import Disk, StorageError
+from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, Buffer, Engine, EngineFactory, SegmentInfo
-from storage.log_config import LogConfig
+from storage.io.disk import Disk, StorageError
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, batch, bytes_of, infos
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.disk import Disk
 from storage.engine import EngineFactory
+from storage.io.disk import Disk
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.scattered_engine import Store
 from tests.unit.storage.engine_recovery_contract import EngineRecoveryContract

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from protocol.records import ControlType, headers
-from storage.checkpoints import PARTITION_METADATA, RECOVERY_POINTS
-from storage.disk import StorageError
-from storage.log import Log, Origin
-from storage.log_config import LogConfig
-from storage.log_manager import LogManager
-from storage.offset_files import OffsetFiles
+from storage.config.log_config import LogConfig
+from storage.directories.checkpoint_writer import OffsetFiles
+from storage.directories.log_manager import LogManager
+from storage.io.checkpoint_file import PARTITION_METADATA, RECOVERY_POINTS
+from storage.io.disk import StorageError
+from storage.log.log import Log, Origin
 from storage.segments.segment_engine import SegmentEngine
 from tests.simulation.checks import read_all
 from tests.simulation.file_system import FileSystem
@@ -305,7 +305,7 @@ def test_epochs_outlive_a_loss_of_power_amid_a_stop_that_syncs_the_whole_file_sy
     monkeypatch: pytest.MonkeyPatch, dice: Random, *, journals: bool
 ) -> None:
     """Nobody reads the batches before the recovery point again: the file that knows their epochs must not be lost."""
-    monkeypatch.setattr("storage.log_directory.SYNCED_ONE_BY_ONE", 0)
+    monkeypatch.setattr("storage.directories.log_directory.SYNCED_ONE_BY_ONE", 0)
     for calls in range(100):
         machine = Machine(journals=journals)
         log = filled(machine, 3)

@@ -8,11 +8,11 @@ from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterReques
 from protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
 from protocol.messages.raft import BeginQuorumEpochRequest, VoteRequest
 from protocol.schema import Message
-from replication.raft.letters import fetch_request, vote_request
 from replication.raft.raft import Raft
-from replication.raft.replica_log import Answer, Effect, ElectionState, EpochEnd, Lead, NameVoters, Send
+from replication.raft.raft_log import Answer, Effect, ElectionState, EpochEnd, Lead, NameVoters, Send
+from replication.raft.replica_state import QuorumTimes
 from replication.raft.roles import Leader
-from replication.raft.standing import QuorumTimes
+from replication.raft.rpc_messages import fetch_request, vote_request
 from replication.raft.voters import Address, ReplicaKey, Voter, VoterSet
 from tests.simulation.quorum.memory_log import Entry, MemoryLog
 

@@ -8,11 +8,11 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.raft import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest, VoteResponse
-from replication.raft.letters import begin_epoch_request, end_epoch_request, fetch_request, only_partition
 from replication.raft.raft import Raft
-from replication.raft.replica_log import ElectionState, EpochEnd, Lead, Persist
+from replication.raft.raft_log import ElectionState, EpochEnd, Lead, Persist
+from replication.raft.replica_state import QuorumTimes
 from replication.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from replication.raft.standing import QuorumTimes
+from replication.raft.rpc_messages import begin_epoch_request, end_epoch_request, fetch_request, only_partition
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
 from tests.simulation.quorum.memory_log import Entry, MemoryLog
 from tests.unit.replication.raft.replica import (

@@ -10,10 +10,10 @@ from protocol.errors import ErrorCode
 from protocol.messages.cluster import AddRaftVoterResponse, RemoveRaftVoterResponse
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.primitives import ZERO_UUID
-from replication.raft.letters import update_voter_request
 from replication.raft.raft import Raft
-from replication.raft.replica_log import Answer, EpochEnd, NameVoters
+from replication.raft.raft_log import Answer, EpochEnd, NameVoters
 from replication.raft.roles import Leader, Resigned
+from replication.raft.rpc_messages import update_voter_request
 from replication.raft.voters import Address, ReplicaKey, VoterSet
 from tests.simulation.quorum.memory_log import MemoryLog
 from tests.unit.replication.raft.replica import (

@@ -1,0 +1,37 @@
+"""Moments as people write them in settings, and as jobs write them down."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from barnabas.pipeline.errors import JobError
+
+_PART = re.compile(r"\s*(\d+)\s*(second|minute|hour|day|week|s|min|m|h|d|w)s?(?![a-z])", re.IGNORECASE)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def now() -> str:
+    """The present moment: ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def moment_ms(text: str | None) -> int | None:
+    """ISO 8601, UTC unless it says else, or milliseconds since 1970; None stays None."""
+    if text is None:
+        return None
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as failure:
+        raise JobError(f"{text!r} is no moment: 2026-01-31T12:00:00 or milliseconds since 1970 are.") from failure
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def duration_s(option: str, text: str) -> int:
+    """`15 minutes`, `1 hour 30 minutes` or `90s`, in seconds."""
+    parts = list(_PART.finditer(text))
+    if not parts or "".join(part[0] for part in parts).strip() != text.strip():
+        raise JobError(f"{option} takes a duration such as `15 minutes` or `1 hour`, and {text!r} is none.")
+    return sum(int(part[1]) * _SECONDS[part[2][0].lower()] for part in parts)

@@ -1,0 +1,218 @@
+"""Read a topic back with plain consumers: a group of three, and one that seeks by time.
+
+RULES    1. A group begins to read when every member has its share, so that no record is read twice for a rebalance.
+         2. A group has read the topic when every offset of every partition was seen; what was seen twice is counted
+            apart.
+         3. A member leaves when all have committed: the others would be given its share.
+         4. A look-up by time must name the first offset whose own timestamp is at or after the time asked.
+NOT HERE Spark, which uses no group at all (`spark_jobs.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Barrier, Thread
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
+
+from barnabas.pipeline.demo.produce import Produced
+
+LIMIT_S = 180.0
+CONSUMER_SETTINGS: dict[str, Any] = {
+    "auto_offset_reset": "earliest",
+    "enable_auto_commit": False,
+    "max_poll_records": 5000,
+    "fetch_max_wait_ms": 100,
+}
+
+
+class GroupReport(NamedTuple):
+    """What a group of consumers read together."""
+
+    records_by_member: list[int]
+    partitions_by_member: list[int]
+    records: int
+    twice: int
+    checksum: int
+    committed: dict[int, int]
+
+
+class SeekReport(NamedTuple):
+    """What the broker answered for one moment, and what was read from there."""
+
+    offsets: dict[int, int | None]
+    first_checksums: dict[int, int]
+    records: int
+
+
+class _Shared:
+    """What the members of a group have seen; each offset is counted once."""
+
+    def __init__(self, ends: dict[int, int], members: int) -> None:
+        self.seen = {partition: bytearray(end) for partition, end in ends.items()}
+        self.shares = [0] * members
+        self.all_have_committed = Barrier(members)
+        self.failure: BaseException | None = None
+
+    def left(self) -> int:
+        return sum(marks.count(0) for marks in self.seen.values())
+
+    def is_done(self) -> bool:
+        return self.failure is not None or not self.left()
+
+    def fail(self, failure: BaseException) -> None:
+        """The first failure counts: the others may come of it."""
+        self.failure = self.failure or failure
+        self.all_have_committed.abort()
+
+    def everybody_is_in(self) -> bool:
+        return all(self.shares) and sum(self.shares) == len(self.seen)
+
+
+class _Pause(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Holds what is newly assigned until everybody is in."""
+
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        self._consumer = consumer
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        pass
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._consumer.pause(*assigned)
+
+
+class _Member(Thread):
+    """One consumer of the group, in a thread of its own."""
+
+    def __init__(
+        self, number: int, bootstrap: str, topic: str, group: str, shared: _Shared, tell: Callable[[int], None]
+    ) -> None:
+        super().__init__(daemon=True)
+        self._number = number
+        self._consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **CONSUMER_SETTINGS)
+        self._consumer.subscribe([topic], listener=_Pause(self._consumer))
+        self._shared = shared
+        self._tell = tell
+        self.records = self.twice = self.checksum = 0
+
+    def run(self) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        try:
+            while not self._shared.is_done():
+                for place, records in self._consumer.poll(timeout_ms=200).items():
+                    self._count(place.partition, records)
+                self._take_part()
+                _fail_when_late(deadline, self._shared.left())
+            self._consumer.commit()
+            self._shared.all_have_committed.wait(LIMIT_S)
+        except BaseException as failure:  # noqa: BLE001 - handed to the thread that waits for this one
+            self._shared.fail(failure)
+        finally:
+            self._consumer.close()
+
+    def _take_part(self) -> None:
+        self._shared.shares[self._number] = len(self._consumer.assignment())
+        if self._consumer.paused() and self._shared.everybody_is_in():
+            self._consumer.resume(*self._consumer.paused())
+
+    def _count(self, partition: int, records: list[Any]) -> None:
+        seen = self._shared.seen[partition]
+        fresh = 0
+        for record in records:
+            if seen[record.offset]:
+                self.twice += 1
+            else:
+                seen[record.offset] = 1
+                fresh += 1
+                self.checksum += crc32(record.value)
+        self.records += fresh
+        self._tell(fresh)
+
+
+def read_with_group(bootstrap: str, topic: str, group: str, members: int, tell: Callable[[int], None]) -> GroupReport:
+    """Let a group of consumers read all that is there, commit and leave."""
+    shared = _Shared(end_offsets(bootstrap, topic), members)
+    threads = [_Member(number, bootstrap, topic, group, shared, tell) for number in range(members)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if shared.failure is not None:
+        raise shared.failure
+    return GroupReport(
+        [thread.records for thread in threads],
+        shared.shares,
+        sum(marks.count(1) for marks in shared.seen.values()),
+        sum(thread.twice for thread in threads),
+        sum(thread.checksum for thread in threads),
+        committed_offsets(bootstrap, topic, group),
+    )
+
+
+def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
+    """The end of each partition."""
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, **CONSUMER_SETTINGS)
+    try:
+        places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+        return {place.partition: end for place, end in consumer.end_offsets(places).items()}
+    finally:
+        consumer.close()
+
+
+def committed_offsets(bootstrap: str, topic: str, group: str) -> dict[int, int]:
+    """Where a group stands in each partition; -1 where it has committed nothing."""
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **CONSUMER_SETTINGS)
+    try:
+        partitions = sorted(consumer.partitions_for_topic(topic) or ())
+        committed = {number: consumer.committed(TopicPartition(topic, number)) for number in partitions}
+        return {number: -1 if offset is None else offset for number, offset in committed.items()}
+    finally:
+        consumer.close()
+
+
+def seek_by_time(bootstrap: str, topic: str, moment_ms: int, tell: Callable[[int], None]) -> SeekReport:
+    """Ask every partition for its first record at or after a moment, and read from there to the end."""
+    ends = end_offsets(bootstrap, topic)
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, **CONSUMER_SETTINGS)
+    try:
+        answers = consumer.offsets_for_times({TopicPartition(topic, number): moment_ms for number in ends})
+        offsets = {place.partition: answer.offset if answer else None for place, answer in answers.items()}
+        left = {number: ends[number] - offset for number, offset in offsets.items() if offset is not None}
+        consumer.assign([TopicPartition(topic, number) for number in left])
+        for number in left:
+            consumer.seek(TopicPartition(topic, number), offsets[number])
+        first_checksums: dict[int, int] = {}
+        count = 0
+        deadline = time.monotonic() + LIMIT_S
+        while count < sum(left.values()):
+            _fail_when_late(deadline, sum(left.values()) - count)
+            for place, records in consumer.poll(timeout_ms=200).items():
+                first_checksums.setdefault(place.partition, crc32(records[0].value))
+                count += len(records)
+                tell(len(records))
+        return SeekReport(offsets, first_checksums, count)
+    finally:
+        consumer.close()
+
+
+def expected_seek(produced: Produced, moment_ms: int) -> SeekReport:
+    """What the look-up must answer, counted from what was sent."""
+    offsets: dict[int, int | None] = {}
+    first_checksums: dict[int, int] = {}
+    records = 0
+    for partition, sent in produced.partitions.items():
+        found = next((offset for offset, record in enumerate(sent) if record.timestamp_ms >= moment_ms), None)
+        offsets[partition] = found
+        if found is not None:
+            first_checksums[partition] = sent[found].checksum
+            records += len(sent) - found
+    return SeekReport(offsets, first_checksums, records)
+
+
+def _fail_when_late(deadline: float, left: int) -> None:
+    if time.monotonic() > deadline:
+        raise TimeoutError(f"{left} records were still unread after {LIMIT_S:.0f} s")

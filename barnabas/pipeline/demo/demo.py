@@ -1,0 +1,209 @@
+"""The main job: a year of real flights through a broker, Spark and consumers, every figure checked.
+
+RULES    1. The figures come from the CSV once, by plain addition; whatever was read from the broker must agree exactly.
+         2. A disagreement is printed beside the others, and the job fails at the end; nothing is retried.
+         3. The broker is one's own, in a temporary directory, unless an address is given; then any Kafka will do.
+         4. What is missing (Java, the data, Spark) is said in one sentence before anything is started.
+NOT HERE The steps themselves: `produce.py`, `consume.py`, `spark_jobs.py`, `report.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from barnabas.embedded import Broker
+from barnabas.pipeline.demo.consume import GroupReport, expected_seek, read_with_group, seek_by_time
+from barnabas.pipeline.demo.flights import FLIGHTS, Delays, carrier_names, read_flights
+from barnabas.pipeline.demo.produce import Produced, create_topic, delete_topic, produce_flights
+from barnabas.pipeline.demo.report import TABLE_WIDTH, delay_table, draw_delays
+from barnabas.pipeline.demo.spark_jobs import read_batch, read_stream
+from barnabas.pipeline.port_check import NobodyListens, see_that_somebody_listens
+from barnabas.pipeline.session import java_version, start_session
+
+GROUP_SIZE = 3
+OUTPUT = Path("barnabas-demo")
+
+
+class NoBroker(Exception):
+    """Nobody listens at the address that was given."""
+
+
+class Options(NamedTuple):
+    """What the job may be told."""
+
+    bootstrap: str | None = None
+    rows: int | None = None
+    output: Path = OUTPUT
+
+
+class Demo:
+    """One run: says what it does, and keeps what did not agree."""
+
+    def __init__(self, options: Options, console: Console) -> None:
+        self._options = options
+        self._console = console
+        self.disagreements: list[str] = []
+
+    def run(self) -> bool:
+        """Do it all; True when every figure agreed."""
+        java_version()
+        rows = min(self._options.rows or FLIGHTS, FLIGHTS)
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="barnabas-demo-") as scratch, self._broker() as bootstrap:
+            topic = f"flights-{secrets.token_hex(3)}"
+            create_topic(bootstrap, topic)
+            try:
+                produced = self._produce(bootstrap, topic, rows)
+                self._consume(bootstrap, topic, produced)
+                self._seek(bootstrap, topic, produced)
+                delays = self._spark(bootstrap, topic, produced, Path(scratch))
+            finally:
+                if self._options.bootstrap:
+                    delete_topic(bootstrap, topic)
+        self._show(delays)
+        self._say(f"{len(self.disagreements)} disagreements, {time.monotonic() - started:.0f} s in all")
+        return not self.disagreements
+
+    # --- the steps ---
+
+    @contextlib.contextmanager
+    def _broker(self) -> Iterator[str]:
+        if self._options.bootstrap:
+            try:
+                see_that_somebody_listens(self._options.bootstrap)
+            except NobodyListens as failure:
+                raise NoBroker(f"No broker answers at {self._options.bootstrap}: {failure}.") from failure
+            self._say(f"using the broker at {self._options.bootstrap}")
+            yield self._options.bootstrap
+            return
+        with Broker() as broker:
+            self._say(broker.ready_line)
+            yield broker.bootstrap
+
+    def _produce(self, bootstrap: str, topic: str, rows: int) -> Produced:
+        started = time.monotonic()
+        with self._bar("producing", rows) as tell:
+            produced = produce_flights(bootstrap, topic, read_flights(rows), tell)
+        seconds = time.monotonic() - started
+        self._say(
+            f"produced {produced.records:,} flights, {produced.value_bytes / 1e6:.0f} MB of JSON, "
+            f"in {seconds:.1f} s ({produced.records / seconds:,.0f} a second), keys in "
+            f"{sum(1 for sent in produced.partitions.values() if sent)} of {len(produced.partitions)} partitions"
+        )
+        self._check("flights in the topic", produced.records, rows)
+        return produced
+
+    def _consume(self, bootstrap: str, topic: str, produced: Produced) -> None:
+        started = time.monotonic()
+        with self._bar("reading with a group of three", produced.records) as tell:
+            report = read_with_group(bootstrap, topic, f"{topic}-readers", GROUP_SIZE, tell)
+        self._say(f"a group of three read {_sum_in_words(report)} flights in {time.monotonic() - started:.1f} s")
+        self._check("flights read by the group", report.records, produced.records)
+        self._check("checksum of what the group read", report.checksum, produced.checksum)
+        self._check("partitions by member", report.partitions_by_member, [len(produced.partitions) // GROUP_SIZE] * 3)
+        self._check("flights read twice", report.twice, 0)
+        ends = {partition: len(sent) for partition, sent in produced.partitions.items()}
+        # A partition in which nothing was ever read has nothing committed, or its beginning.
+        committed = {partition: max(0, offset) for partition, offset in report.committed.items()}
+        self._check("offsets that the group committed", committed, ends)
+
+    def _seek(self, bootstrap: str, topic: str, produced: Produced) -> None:
+        started = time.monotonic()
+        moment_ms = produced.middle_hour_ms()
+        moment = f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%d %B %Y, %H:%M} UTC"
+        expected = expected_seek(produced, moment_ms)
+        with self._bar(f"seeking {moment}", expected.records) as tell:
+            answer = seek_by_time(bootstrap, topic, moment_ms, tell)
+        self._say(
+            f"sought {moment} in every partition and read the {answer.records:,} flights from there on "
+            f"in {time.monotonic() - started:.1f} s"
+        )
+        self._check("first offsets at or after the moment", answer.offsets, expected.offsets)
+        self._check("flights at those offsets", answer.first_checksums, expected.first_checksums)
+        self._check("flights from there to the end", answer.records, expected.records)
+
+    def _spark(self, bootstrap: str, topic: str, produced: Produced, scratch: Path) -> Delays:
+        started = time.monotonic()
+        with self._console.status("starting Spark"):
+            spark, source = start_session("barnabas-demo", scratch, self._options.output / "spark.log")
+        try:
+            self._say(f"Spark {spark.version} in {time.monotonic() - started:.1f} s, connector: {source}")
+            started = time.monotonic()
+            with self._console.status("Spark reads the topic as a batch"):
+                batch = read_batch(spark, bootstrap, topic)
+            self._say(f"Spark read the topic as a batch in {time.monotonic() - started:.1f} s")
+            self._check("figures of Spark's batch", batch, produced.delays)
+            started = time.monotonic()
+            with self._console.status("Spark reads the topic as a stream"):
+                stream = read_stream(spark, bootstrap, topic, scratch / "checkpoint", produced.records)
+                again = read_stream(spark, bootstrap, topic, scratch / "checkpoint", produced.records)
+            self._say(
+                f"Spark read the topic as a stream of {stream.triggers} triggers, and started it again "
+                f"from its checkpoint, in {time.monotonic() - started:.1f} s"
+            )
+            self._check("figures of Spark's stream", stream.delays, produced.delays)
+            self._check("flights in Spark's stream", stream.rows, produced.records)
+            self._check("flights in the stream started again", again.rows, 0)
+        finally:
+            spark.stop()
+        return stream.delays
+
+    def _show(self, delays: Delays) -> None:
+        self._console.print(delay_table(delays))
+        picture = self._options.output / "delays.png"
+        draw_delays(delays, carrier_names(), picture)
+        self._say(f"drawn in {picture}")
+
+    # --- words ---
+
+    def _check(self, what: str, seen: object, expected: object) -> None:
+        if seen == expected:
+            self._console.print(f"  [green]agrees[/]    {what}", highlight=False)
+            return
+        self.disagreements.append(what)
+        self._console.print(f"  [bold red]DISAGREES[/] {what}: {_difference(seen, expected)}", highlight=False)
+
+    def _say(self, words: str) -> None:
+        self._console.print(words, highlight=False, soft_wrap=True)
+
+    @contextlib.contextmanager
+    def _bar(self, words: str, total: int) -> Iterator[Callable[[int], None]]:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task(words, total=total)
+            yield lambda count: progress.advance(task, count)
+
+
+def run_demo(options: Options) -> int:
+    """Run it in this terminal; the answer is the exit code."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=TABLE_WIDTH)
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free < 1 << 30:
+        console.print(f"The demo wants 1 GiB in {tempfile.gettempdir()} and there are {free >> 20} MiB: set TMPDIR.")
+        return 1
+    return 0 if Demo(options, console).run() else 1
+
+
+def _sum_in_words(report: GroupReport) -> str:
+    return f"{' + '.join(f'{count:,}' for count in report.records_by_member)} = {report.records:,}"
+
+
+def _difference(seen: object, expected: object) -> str:
+    if isinstance(seen, dict) and isinstance(expected, dict):
+        keys = [key for key in sorted(seen.keys() | expected.keys()) if seen.get(key) != expected.get(key)]
+        first = keys[0]
+        return f"{len(keys)} of {len(expected)} differ, first {first}: {seen.get(first)}, not {expected.get(first)}"
+    return f"{seen}, not {expected}"

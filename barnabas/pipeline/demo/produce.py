@@ -1,0 +1,121 @@
+"""Fill a topic with flights: key = carrier, value = JSON, time = scheduled departure.
+
+RULES    1. Every record is acknowledged by all replicas, in order (the client's idempotence), or the run fails.
+         2. What was sent is remembered in the order of sending, small: the readers are checked against it.
+NOT HERE Reading it back (`consume.py`, `spark_jobs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
+
+from barnabas.pipeline.demo.flights import Delays, Flight, count_delays
+
+PARTITIONS = 6
+KEEP_FOR_EVER = {"retention.ms": "-1"}
+"""The flights are of 2013: by Kafka's default they would be deleted at once."""
+HOUR_MS = 3_600_000
+
+
+class Sent(NamedTuple):
+    """One record as it was sent."""
+
+    partition: int
+    timestamp_ms: int
+    checksum: int
+
+
+class Produced(NamedTuple):
+    """What is in the topic now, by partition in the order of offsets, and the figures counted from the CSV itself."""
+
+    partitions: dict[int, list[Sent]]
+    delays: Delays
+    value_bytes: int
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+        return sum(len(sent) for sent in self.partitions.values())
+
+    @property
+    def checksum(self) -> int:
+        """One number for all values, whatever order they are read in."""
+        return sum(record.checksum for sent in self.partitions.values() for record in sent)
+
+    def middle_hour_ms(self) -> int:
+        """The full hour before which about half of the flights were to leave."""
+        times = sorted(record.timestamp_ms for sent in self.partitions.values() for record in sent)
+        return times[len(times) // 2] // HOUR_MS * HOUR_MS
+
+
+class ProduceError(Exception):
+    """The broker refused a record."""
+
+
+def create_topic(bootstrap: str, topic: str, replication_factor: int = 1) -> None:
+    """A topic of six partitions that keeps what it is given."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        admin.create_topics(
+            [
+                NewTopic(
+                    name=topic,
+                    num_partitions=PARTITIONS,
+                    replication_factor=replication_factor,
+                    topic_configs=KEEP_FOR_EVER,
+                )
+            ]
+        )
+    finally:
+        admin.close()
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    """Take the topic away again."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        admin.delete_topics([topic])
+    finally:
+        admin.close()
+
+
+def produce_flights(bootstrap: str, topic: str, flights: Iterable[Flight], tell: Callable[[int], None]) -> Produced:
+    """Send every flight and wait for the acknowledgements; `tell` hears how many were sent since it was last told."""
+    producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=20, batch_size=128 * 1024)
+    refused: list[BaseException] = []
+    first_of: dict[str, Any] = {}
+    sent: list[tuple[str, int, int]] = []
+    value_bytes = 0
+
+    def remember() -> Iterable[Flight]:
+        nonlocal value_bytes
+        for number, flight in enumerate(flights):
+            value = flight.value
+            future = producer.send(topic, key=flight.key, value=value, timestamp_ms=flight.timestamp_ms)
+            future.add_errback(refused.append)
+            first_of.setdefault(flight.carrier, future)
+            sent.append((flight.carrier, flight.timestamp_ms, crc32(value)))
+            value_bytes += len(value)
+            if number % 1000 == 999:
+                tell(1000)
+            yield flight
+
+    try:
+        delays = count_delays(remember())
+        tell(len(sent) % 1000)
+        producer.flush()
+        if refused:
+            raise ProduceError(f"{len(refused)} of {len(sent)} records were refused, the first with: {refused[0]}")
+        partition_of = {carrier: future.get().partition for carrier, future in first_of.items()}
+    finally:
+        producer.close()
+    partitions: dict[int, list[Sent]] = {partition: [] for partition in range(PARTITIONS)}
+    for carrier, timestamp_ms, checksum in sent:
+        partition = partition_of[carrier]
+        partitions[partition].append(Sent(partition, timestamp_ms, checksum))
+    return Produced(partitions, delays, value_bytes)

@@ -1,0 +1,1 @@
+"""The aggregate job: measures over windows of event time."""

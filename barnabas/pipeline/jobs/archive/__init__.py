@@ -1,0 +1,1 @@
+"""The archive job: topics copied into Parquet files or lake tables, exactly once."""

@@ -1,0 +1,1 @@
+"""The audit job: an archive compared with its topics, record by record."""

@@ -1,0 +1,1 @@
+"""The jobs' use of Kafka: batch lookups, the Spark source, an exactly-once sender."""

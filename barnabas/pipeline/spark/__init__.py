@@ -1,0 +1,1 @@
+"""Spark itself: jars, Python files for workers, rows, value decoding."""

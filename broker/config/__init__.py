@@ -1,0 +1,1 @@
+"""Configurations of the broker and its listeners."""

@@ -1,0 +1,79 @@
+"""What consumers of the classic protocol wrap into JoinGroup and SyncGroup: subscriptions and assignments.
+
+FORMAT   i16 version, then the message in that version
+RULES    1. A version that is newer than what is known here is read, and written, as the newest that is known.
+         2. Topics that do not exist are left out of what is read, and of what is written.
+NOT HERE Who subscribes to what as far as the expiry of offsets goes (`classic_group.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from struct import Struct, error
+
+from broker.coordinators.consumer.assignors import Partitions
+from protocol.codec import decode, encode
+from protocol.errors import MalformedRequest
+from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition
+from replication.metadata.image import MetadataImage
+
+_I16 = Struct(">h")
+
+
+def version_of(data: bytes, highest: int) -> int:
+    """The version to read something in.
+
+    Raises:
+        MalformedRequest: there is none.
+    """
+    try:
+        (version,) = _I16.unpack_from(data)
+    except error:
+        raise MalformedRequest("an embedded message has no version") from None
+    if version < 0:
+        raise MalformedRequest(f"an embedded message has version {version}")
+    return int(min(version, highest))
+
+
+def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
+    """What a member wants to read.
+
+    Raises:
+        MalformedRequest: it says something else.
+    """
+    version = version_of(metadata, ConsumerProtocolSubscription.MAX_VERSION)
+    return decode(ConsumerProtocolSubscription, version, metadata, _I16.size)
+
+
+def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
+    """What a member was told to read; nothing where nobody has told it anything.
+
+    Raises:
+        MalformedRequest: it says something else.
+    """
+    if not assignment:
+        return ConsumerProtocolAssignment(assigned_partitions=[])
+    version = version_of(assignment, ConsumerProtocolAssignment.MAX_VERSION)
+    return decode(ConsumerProtocolAssignment, version, assignment, _I16.size)
+
+
+def write_assignment(assigned: Mapping[bytes, Collection[int]], metadata: bytes, image: MetadataImage) -> bytes:
+    """An assignment by topic id for a member with such a subscription, whose version it gets.
+
+    Raises:
+        MalformedRequest: the subscription has no version.
+    """
+    version = version_of(metadata, ConsumerProtocolAssignment.MAX_VERSION)
+    topics = image.topics_by_id
+    partitions = [
+        TopicPartition(topic=topics[topic_id].name, partitions=sorted(found))
+        for topic_id, found in assigned.items()
+        if topic_id in topics
+    ]
+    return _I16.pack(version) + encode(ConsumerProtocolAssignment(assigned_partitions=partitions), version)
+
+
+def by_topic_id(named: Iterable[TopicPartition], image: MetadataImage) -> Partitions:
+    """Partitions that a client has named."""
+    topics = image.topics_by_name
+    return {topics[one.topic].topic_id: frozenset(one.partitions) for one in named if one.topic in topics}

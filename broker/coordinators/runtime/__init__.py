@@ -1,0 +1,1 @@
+"""The coordinator runtime: shards, loading and writing of their partitions."""

@@ -1,0 +1,1 @@
+"""The transaction coordinator, transaction markers and verification (KIP-890)."""

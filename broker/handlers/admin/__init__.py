@@ -1,0 +1,1 @@
+"""Handlers of administration: topics, configurations, metadata, quotas."""

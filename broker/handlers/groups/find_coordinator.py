@@ -1,0 +1,148 @@
+"""FindCoordinator: which broker coordinates a group, or the transactions of a transactional id.
+
+RULES    1. The coordinator of a key is the leader of its partition in the internal topic.
+         2. An internal topic is made when somebody first asks for its coordinators; the question waits until it can be
+            answered. The topic gets the replicas that the setting says, or is not made at all: one with fewer
+            would lose what it should keep silently later on.
+         3. Before version 4 one key is asked for, and the answer's message is never null.
+NOT HERE What coordinators do (`coordinators/`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.coordinators.runtime.java_compat import abs_hash
+from broker.handlers.router import Pending, RequestContext, Route
+from broker.peers.endpoints import Addresses
+from broker.security.authorizer import Authorizer, Operation, Resource
+from protocol.api import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from protocol.messages.metadata import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from replication.metadata.image import MetadataImage
+
+_log = logging.getLogger("barnabas.coordinators")
+
+CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None]
+"""Has the controller make topics: (request, wall_ms, reply)."""
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+
+_NONE: Final = ErrorCode.NONE
+_NO_NODE: Final = -1
+_CREATE_TIMEOUT_MS: Final = 30_000
+_UNAVAILABLE: Final = "The coordinator is not available."
+_RIGHTS: Final = {
+    GROUP: (Resource.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."),
+    TRANSACTION: (
+        Resource.TRANSACTIONAL_ID,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        "Transactional Id authorization failed.",
+    ),
+}
+_REPLICAS: Final = {
+    GROUP: "offsets.topic.replication.factor",
+    TRANSACTION: "transaction.state.log.replication.factor",
+}
+
+
+class FindCoordinatorHandler:
+    """Answers FindCoordinator requests."""
+
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        addresses: Addresses,
+        authorizer: Authorizer,
+        create_topics: CreateTopics,
+        topics: Mapping[int, CreatableTopic],
+    ) -> None:
+        """`topics`: the internal topic of each kind of key that has coordinators here."""
+        self._image = image
+        self._addresses = addresses
+        self._authorizer = authorizer
+        self._create_topics = create_topics
+        self._topics = topics
+        self._on_made: dict[int, list[Callable[[str | None], None]]] = {kind: [] for kind in topics}
+
+    def routes(self) -> list[Route]:
+        """The rows of this module."""
+        return [Route(ApiKey.FIND_COORDINATOR, 0, 6, self.handle)]
+
+    def handle(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse | Pending:
+        """Which broker coordinates some keys."""
+        kind = request.key_type
+        topic = self._topics.get(kind)
+        if topic is None or topic.name in self._image().topics_by_name:
+            return self._coordinators(context, request, None)
+        pending = Pending()
+        self._make(kind, context.wall_ms, lambda why: pending.complete(self._coordinators(context, request, why)))
+        return pending
+
+    def _make(self, kind: int, wall_ms: int, then: Callable[[str | None], None]) -> None:
+        """Make a topic and go on with None, or with the sentence that says why it cannot be made."""
+        waiting = self._on_made[kind]
+        waiting.append(then)
+        if len(waiting) > 1:
+            return
+        topic = self._topics[kind]
+
+        def made(response: CreateTopicsResponse) -> None:
+            failure = None
+            for result in response.topics:
+                if result.error_code not in {_NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
+                    reason = result.error_message or ErrorCode(result.error_code).name
+                    failure = f"{topic.name} cannot be made: {reason}"
+                    _log.warning("%s (see %s)", failure, _REPLICAS[kind])
+            self._on_made[kind] = []
+            for go_on in waiting:
+                go_on(failure)
+
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=_CREATE_TIMEOUT_MS)
+        self._create_topics(request, wall_ms, made)
+
+    def _coordinators(
+        self, context: RequestContext, request: FindCoordinatorRequest, failure: str | None
+    ) -> FindCoordinatorResponse:
+        if context.api_version >= 4:
+            found = [self._coordinator(context, request.key_type, key, failure) for key in request.coordinator_keys]
+            return FindCoordinatorResponse(coordinators=found)
+        one = self._coordinator(context, request.key_type, request.key, failure)
+        return FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message or "NONE",
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+    def _coordinator(self, context: RequestContext, kind: int, key: str, failure: str | None) -> Coordinator:
+        wanted = self._topics.get(kind)
+        if wanted is None:
+            return _nobody(key, ErrorCode.INVALID_REQUEST, "There are no coordinators of this type here.")
+        resource, denied, message = _RIGHTS[kind]
+        if not self._authorizer.authorize(context.connection.principal, Operation.DESCRIBE, resource, key):
+            return _nobody(key, denied, message)
+        image = self._image()
+        topic = image.topics_by_name.get(wanted.name)
+        if topic is not None and topic.partitions:
+            leader = topic.partitions[abs_hash(key) % len(topic.partitions)].leader
+            address = self._addresses.node(image, leader, context.connection)
+            if address is not None:
+                return Coordinator(
+                    key=key,
+                    node_id=address.node_id,
+                    host=address.host,
+                    port=address.port,
+                    error_code=_NONE,
+                    error_message="",
+                )
+        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, failure or _UNAVAILABLE)
+
+
+def _nobody(key: str, error: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(key=key, node_id=_NO_NODE, host="", port=-1, error_code=error, error_message=message)

@@ -1,0 +1,1 @@
+"""Handlers of the controller listener: controller APIs, Raft and envelopes."""

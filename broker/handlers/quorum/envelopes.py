@@ -1,0 +1,153 @@
+"""Envelope: a request that a broker of Apache Kafka hands on to the active controller for a client of its own.
+
+FORMAT   request_data is a request as the client sent it, header and message without the length; response_data is the same of
+         the answer. request_principal is an i16, its version (0), and `DefaultPrincipalData`
+RULES    1. Only nodes of the cluster may (CLUSTER_ACTION): who they say is asking is believed.
+         2. An error of the envelope is about the envelope; what becomes of the request is told by its own answer. Only that
+            this is not the active controller is told outside, so that who forwards looks for another.
+         3. Whatever Apache Kafka forwards and this listener serves is served in an envelope too, and nothing else.
+NOT HERE How our own brokers ask the controller: in messages of their own (`controller_channel.py`, decision 0030).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from broker.handlers.router import Pending, RequestContext, Route
+from broker.network.exchange import ConnectionInfo
+from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from protocol.api import APIS, ApiKey, request_header_version, response_header_version
+from protocol.codec import decode, decoder, encode
+from protocol.errors import ErrorCode, KafkaError, MalformedRequest
+from protocol.framing import RequestHeader as Header
+from protocol.framing import parse_request_header
+from protocol.messages.cluster import DescribeQuorumResponse
+from protocol.messages.forwarding import DefaultPrincipalData, EnvelopeRequest, EnvelopeResponse
+from protocol.messages.headers import RequestHeader, ResponseHeader
+from protocol.schema import Message
+from replication.controller.error_responses import is_not_controller
+
+_log = logging.getLogger("barnabas.dispatch")
+
+FORWARDED: Final = frozenset(
+    {
+        ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ELECT_LEADERS, ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.DESCRIBE_QUORUM, ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER, ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER,
+    }
+)  # fmt: skip
+_PRINCIPAL_VERSION: Final = b"\0\0"
+
+
+class EnvelopeHandler:
+    """Opens envelopes, and has what is in them served."""
+
+    def __init__(self, served: Iterable[Route], authorizer: Authorizer) -> None:
+        """`served`: by this listener."""
+        self._routes = {route.api_key: route for route in served if route.api_key in FORWARDED}
+        self._authorizer = authorizer
+
+    def routes(self) -> list[Route]:
+        """The row of this module."""
+        return [Route(ApiKey.ENVELOPE, 0, 0, self.handle)]
+
+    def handle(self, context: RequestContext, envelope: EnvelopeRequest) -> EnvelopeResponse | Pending:
+        """Serve what is in an envelope."""
+        principal, operation = context.principal, Operation.CLUSTER_ACTION
+        if not self._authorizer.authorize(principal, operation, Resource.CLUSTER, CLUSTER_NAME):
+            return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        try:
+            route, inner, request = self._opened(context, envelope)
+        except KafkaError as error:
+            _log.info("%s sent an envelope that is refused: %s", context.connection.peer_host, error.message)
+            return EnvelopeResponse(error_code=error.code)
+        answer = route.handler(inner, request)
+        if not isinstance(answer, Pending):
+            return _sealed(inner, answer)
+        outer = Pending(answer.cancel)
+        answer.deliver_to(lambda late: outer.complete(_sealed(inner, late)), outer.close)
+        return outer
+
+    def _opened(self, context: RequestContext, envelope: EnvelopeRequest) -> tuple[Route, RequestContext, Message]:
+        """Who serves the request that is in it, on whose behalf, and the request.
+
+        Raises:
+            KafkaError: there is no such request in it.
+        """
+        principal, host = _principal(envelope.request_principal), _host(envelope.client_host_address)
+        data = bytearray(envelope.request_data)
+        header, position = _header(data)
+        key, version = header.api_key, header.api_version
+        route = self._routes.get(key)
+        if route is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"API {key} is not enabled or is not eligible for forwarding")
+        if not route.min_version <= version <= route.max_version:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"version {version} of API {key} is not served")
+        try:
+            request = decode(APIS[key].request, version, data, position)
+        except MalformedRequest as error:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Failed to parse forwarded request: {error}") from error
+        outer = context.connection
+        local, peer = (outer.local_host, outer.local_port), (host, outer.peer_port)
+        client = ConnectionInfo(outer.connection_id, outer.listener_name, local, peer, principal)
+        asked = header.correlation_id, header.client_id
+        return route, RequestContext(key, version, *asked, client, context.mono_ms, context.wall_ms), request
+
+
+def _principal(data: bytes | None) -> str:
+    """Who asks, as "User:name"."""
+    code, sentence = ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, "Failed to deserialize client principal from envelope"
+    if data is None or data[:2] != _PRINCIPAL_VERSION:
+        raise KafkaError(code, sentence)
+    try:
+        principal = decode(DefaultPrincipalData, 0, data, len(_PRINCIPAL_VERSION))
+    except MalformedRequest as error:
+        raise KafkaError(code, f"{sentence}: {error}") from error
+    return f"{principal.type}:{principal.name}"
+
+
+def _host(address: bytes) -> str:
+    """Where the client is."""
+    try:
+        return str(ipaddress.ip_address(bytes(address)))
+    except ValueError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Failed to parse client address from envelope") from error
+
+
+def _header(data: bytearray) -> tuple[Header, int]:
+    """The header of the request, and where its message begins."""
+    try:
+        header = parse_request_header(data)
+        if request_header_version(header.api_key, header.api_version) < 2:
+            return header, header.end
+        return header, decoder(RequestHeader, 2)(data, 0)[1]
+    except MalformedRequest as error:
+        sentence = f"Failed to parse request header from envelope: {error}"
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, sentence) from error
+
+
+def _sealed(context: RequestContext, answer: Message | None) -> EnvelopeResponse:
+    """The answer to the broker: its client's answer with the header, or that another controller is to be asked (rule 2)."""
+    assert answer is not None, "whatever is forwarded is answered"
+    if is_not_controller(answer) or _is_not_leader(answer):
+        return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    key, version = context.api_key, context.api_version
+    header = encode(ResponseHeader(correlation_id=context.correlation_id), response_header_version(key, version))
+    try:
+        return EnvelopeResponse(response_data=header + encode(answer, version), error_code=ErrorCode.NONE)
+    except Exception:  # noqa: BLE001  # as in request_dispatcher.py, rule 3
+        _log.exception("fault while answering %s version %d in an envelope", ApiKey(key).name, version)
+        return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _is_not_leader(answer: Message) -> bool:
+    """Whether it describes a quorum that this controller does not lead."""
+    if not isinstance(answer, DescribeQuorumResponse):
+        return False
+    codes = {partition.error_code for topic in answer.topics for partition in topic.partitions}
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER in codes | {answer.error_code}

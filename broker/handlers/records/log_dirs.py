@@ -1,0 +1,168 @@
+"""DescribeLogDirs and AlterReplicaLogDirs: what lies in the log directories of this broker, and what shall.
+
+RULES    1. The file systems, and logs that are not open, are looked at by a reader thread of each directory; the answer
+            waits for all.
+         2. A directory that is offline, or goes offline now, is KAFKA_STORAGE_ERROR and has no logs.
+         3. A log's lag is 0, unless it follows a high watermark that it has not reached; a copy lags behind its log.
+         4. Moving is begun here and goes on by itself. A partition that is named with two directories goes to the later.
+NOT HERE Sizes on disk (`storage/io/disk_usage.py`), moving (`replication/partition/log_dir_moves.py`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from broker.handlers.router import Pending, RequestContext, Route
+from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from protocol.api import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.logs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from replication.io_executor import Worker
+from replication.partition.log_dir_moves import Moves
+from replication.partition.replica_manager import ReplicaManager
+from storage.directories.log_manager import LogManager
+from storage.io.disk import StorageError
+from storage.io.disk_usage import Usage
+from storage.log.log import Log
+
+_Asked = set[tuple[str, int]]
+
+
+class LogDirsHandler:
+    """Answers DescribeLogDirs requests."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        replicas: ReplicaManager,
+        moves: Moves,
+        worker: Worker,
+        authorizer: Authorizer,
+    ) -> None:
+        self._moves = moves
+        self._log_manager = log_manager
+        self._replicas = replicas
+        self._worker = worker
+        self._authorizer = authorizer
+
+    def routes(self) -> list[Route]:
+        """The rows of this module."""
+        return [
+            Route(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, self.alter),
+            Route(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, self.describe),
+        ]
+
+    def alter(self, ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+        """Answer one AlterReplicaLogDirs."""
+        is_allowed = self._authorizer.authorize(ctx.principal, Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME)
+        wanted = {
+            (topic.name, index): directory.path
+            for directory in request.dirs
+            for topic in directory.topics
+            for index in topic.partitions
+        }
+        results: dict[str, AlterReplicaLogDirTopicResult] = {}
+        for (name, index), path in wanted.items():
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            if is_allowed:
+                code = self._moves.alter(name, index, path)
+            topic = results.setdefault(name, AlterReplicaLogDirTopicResult(topic_name=name, partitions=[]))
+            topic.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
+        return AlterReplicaLogDirsResponse(results=list(results.values()))
+
+    def describe(self, ctx: RequestContext, request: DescribeLogDirsRequest) -> Pending | DescribeLogDirsResponse:
+        """Answer one DescribeLogDirs."""
+        if not self._authorizer.authorize(ctx.principal, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
+            return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results=[])
+        return _Description(self._log_manager, self._replicas, self._worker, _asked(request)).begin()
+
+
+def _asked(request: DescribeLogDirsRequest) -> _Asked | None:
+    if request.topics is None:
+        return None
+    return {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+
+
+class _Description:
+    """One request in work."""
+
+    def __init__(self, log_manager: LogManager, replicas: ReplicaManager, worker: Worker, asked: _Asked | None) -> None:
+        self._log_manager = log_manager
+        self._replicas = replicas
+        self._worker = worker
+        self._asked = asked
+        self._waiting = 0
+        self._pending = Pending()
+        self._results: dict[str, DescribeLogDirsResult] = {}
+
+    def begin(self) -> Pending:
+        """Have every directory looked at."""
+        for path in (*self._log_manager.directories, *self._log_manager.offline):
+            self._results[path] = DescribeLogDirsResult(
+                error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[]
+            )
+        directories = list(self._log_manager.directories)
+        self._waiting = len(directories)
+        for path in directories:
+            self._look(path)
+        return self._pending
+
+    def _look(self, path: str) -> None:
+        unopened = [log.path for log in self._logs_in(path) if not log.is_open]
+        work = self._log_manager.usage(path, unopened)
+        self._worker.read(path, work.run, partial(self._measured, path, work))
+
+    def _logs_in(self, path: str) -> list[Log]:
+        directory = self._log_manager.directories.get(path)
+        if directory is None:
+            return []
+        copies = [copy for copy in self._log_manager.copies.values() if copy.directory == path]
+        logs = [*directory.logs.values(), *copies]
+        return [log for log in logs if self._asked is None or (log.topic, log.partition) in self._asked]
+
+    def _measured(self, path: str, work: Usage, error: StorageError | None) -> None:
+        if error is not None:
+            self._replicas.directory_failed(path, error)
+        elif path in self._log_manager.directories:
+            self._fill(path, work)
+        self._waiting -= 1
+        if not self._waiting:
+            self._pending.complete(DescribeLogDirsResponse(results=list(self._results.values())))
+
+    def _fill(self, path: str, usage: Usage) -> None:
+        result = self._results[path]
+        result.error_code = ErrorCode.NONE
+        result.total_bytes, result.usable_bytes = usage.total_bytes, usage.usable_bytes
+        broker = self._replicas.image.brokers.get(self._replicas.broker_id)
+        cordoned = () if broker is None else broker.cordoned_directories or ()
+        result.is_cordoned = self._log_manager.directories[path].directory_id in cordoned
+        topics: dict[str, DescribeLogDirsTopic] = {}
+        for log in self._logs_in(path):
+            topic = topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic, partitions=[]))
+            topic.partitions.append(self._described(log, usage))
+        result.topics = list(topics.values())
+
+    def _described(self, log: Log, usage: Usage) -> DescribeLogDirsPartition:
+        key = (log.topic, log.partition)
+        is_copy = self._log_manager.copies.get(key) is log
+        lag = 0
+        if log.is_open:
+            original = self._log_manager.logs.get(key, log)
+            goal = original.log_end_offset if is_copy and original.is_open else log.high_watermark
+            lag = max(goal - log.log_end_offset, 0)
+        return DescribeLogDirsPartition(
+            partition_index=log.partition,
+            partition_size=log.size_bytes if log.is_open else usage.sizes.get(log.path, 0),
+            offset_lag=lag,
+            is_future_key=is_copy,
+        )

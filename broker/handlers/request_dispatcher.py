@@ -1,0 +1,178 @@
+"""From a frame to the parts of its answer: header, version, decode, handle, encode.
+
+RULES    1. An unknown API, or a version outside its row, ends the connection, as Apache Kafka ends it; only ApiVersions
+            answers a version it does not know, in its oldest layout with UNSUPPORTED_VERSION (api-table, trap 1).
+         2. What a (key, version) needs is looked up once and kept: codec functions, header layout, handler.
+         3. A handler's fault is logged with its trace and counted; the client gets UNKNOWN_SERVER_ERROR where the
+            response has room for it, else the connection ends.
+NOT HERE The table (`router.py`), sockets (`network/`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from broker.handlers.router import Handler, Pending, RequestContext, Router, Shortcut
+from broker.network.exchange import CloseConnection, ConnectionInfo, Later
+from broker.process.watchdog import Watchdog
+from protocol.api import APIS, ApiKey, request_header_version, response_header_version
+from protocol.codec import decoder, encoder
+from protocol.errors import ErrorCode, MalformedRequest
+from protocol.framing import Part, frame_response, parse_request_header
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import ApiVersionsRequest
+from protocol.schema import Message, blank, carries
+
+_log = logging.getLogger("barnabas.dispatch")
+
+_KIND_BYTES: Final = 2  # a frame begins with the API key
+
+
+class _Entry(NamedTuple):
+    """What one (key, version) needs."""
+
+    handler: Handler
+    shortcut: Shortcut | None
+    decode: Callable[[bytearray, int], tuple[Message, int]]
+    encode: Callable[[Message], list[Part]]
+    response_class: type[Message]
+    has_flexible_request_header: bool
+    has_flexible_response_header: bool
+
+
+class PendingParts:
+    """A pending answer with what turns it into parts."""
+
+    __slots__ = ("_encode", "_kind", "_pending")
+
+    def __init__(self, pending: Pending, encode: Callable[[Message], list[Part]], frame: bytearray) -> None:
+        self._pending = pending
+        self._encode = encode
+        self._kind = frame[:_KIND_BYTES]
+
+    def deliver_to(self, deliver: Callable[[list[Part] | None], None], close: Callable[[str], None]) -> None:
+        """Call `deliver` with the parts, or `close` with a reason, now or when the answer comes."""
+
+        def answered(answer: Message | None) -> None:
+            try:
+                parts = None if answer is None else self._encode(answer)
+            except CloseConnection as error:
+                close(str(error))
+            else:
+                deliver(parts)
+
+        self._pending.deliver_to(answered, close)
+
+    def cancel(self) -> None:
+        """Nobody will read the answer."""
+        self._pending.cancel()
+
+    def lets_begin(self, frame: bytearray) -> bool:
+        """Whether a later frame holds a request of the same kind, and that may be begun."""
+        return self._pending.lets_next_begin and frame.startswith(self._kind)
+
+
+class Dispatcher:
+    """Answers the frames of one listener's connections."""
+
+    def __init__(self, watchdog: Watchdog | None = None) -> None:
+        self._watchdog = watchdog
+        self._router = Router([])
+        self._entries: dict[tuple[int, int], _Entry] = {}
+        self.handler_faults = 0
+
+    def serve(self, router: Router) -> None:
+        """Answer by this table; sockets are bound before it can be made."""
+        self._router = router
+        self._entries.clear()
+
+    def dispatch(self, frame: bytearray, connection: ConnectionInfo, mono_ms: int) -> list[Part] | Later | None:
+        """Answer one request.
+
+        Raises:
+            MalformedRequest: the peer broke the protocol; CloseConnection: a handler wants the connection to end.
+        """
+        watchdog = self._watchdog
+        if watchdog is not None and watchdog.is_parked:
+            watchdog.wake()
+        header = parse_request_header(frame)
+        api_key, api_version, correlation_id, client_id, position = header
+        entry = self._entries.get((api_key, api_version)) or self._find(api_key, api_version)
+        context = RequestContext(
+            api_key, api_version, correlation_id, client_id, connection, mono_ms, time.time_ns() // 1_000_000
+        )
+        if entry is None:  # ApiVersions of a version from the future
+            return self._answer_unknown_api_versions(context)
+        if entry.has_flexible_request_header:
+            position = _skip_tagged_fields(frame, position)
+        try:
+            answer: list[Part] | Message | Later | Pending | None = None
+            if entry.shortcut is not None:
+                answer = entry.shortcut(context, frame, position)
+            if answer is None:
+                answer = entry.handler(context, entry.decode(frame, position)[0])
+        except (CloseConnection, MalformedRequest):
+            raise
+        except Exception:  # noqa: BLE001
+            answer = self._answer_fault(entry, context)
+        if isinstance(answer, Message):
+            return self._encode(entry, context, answer)
+        if isinstance(answer, Pending):
+            return PendingParts(answer, lambda message: self._encode(entry, context, message), frame)
+        return answer
+
+    def _find(self, api_key: int, api_version: int) -> _Entry | None:
+        route = self._router.table.get(api_key)
+        if route is None:
+            raise MalformedRequest(f"API key {api_key} (version {api_version}) is not served")
+        if not route.min_version <= api_version <= route.max_version:
+            if api_key == ApiKey.API_VERSIONS:
+                return None
+            raise MalformedRequest(f"version {api_version} of {ApiKey(api_key).name} is not served")
+        request_class, response_class = APIS[api_key]
+        entry = _Entry(
+            route.handler,
+            None if route.shortcut is None else route.shortcut(api_version),
+            decoder(request_class, api_version),
+            encoder(response_class, api_version),
+            response_class,
+            request_header_version(api_key, api_version) >= 2,
+            response_header_version(api_key, api_version) >= 1,
+        )
+        self._entries[api_key, api_version] = entry
+        return entry
+
+    def _answer_unknown_api_versions(self, context: RequestContext) -> list[Part]:
+        entry = self._entries.get((ApiKey.API_VERSIONS, 0)) or self._find(ApiKey.API_VERSIONS, 0)
+        assert entry is not None
+        answer = entry.handler(context, ApiVersionsRequest())
+        assert isinstance(answer, Message)
+        return self._encode(entry, context, answer)
+
+    def _encode(self, entry: _Entry, context: RequestContext, answer: Message) -> list[Part]:
+        """The parts of an answer, now or late; one that its version cannot carry is a fault (rule 3)."""
+        try:
+            encoded = entry.encode(answer)
+        except Exception:  # noqa: BLE001
+            encoded = entry.encode(self._answer_fault(entry, context))
+        return frame_response(context.correlation_id, encoded, flexible_header=entry.has_flexible_response_header)
+
+    def _answer_fault(self, entry: _Entry, context: RequestContext) -> Message:
+        self.handler_faults += 1
+        name = ApiKey(context.api_key).name
+        _log.exception("fault while answering %s version %d", name, context.api_version)
+        if not carries(entry.response_class, "error_code", context.api_version):
+            raise CloseConnection(f"a fault while answering {name}; the trace is in the log") from None
+        answer: Any = blank(entry.response_class)
+        answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+        return answer  # type: ignore[no-any-return]
+
+
+def _skip_tagged_fields(frame: bytearray, position: int) -> int:
+    """Where the message begins, behind a flexible header's tagged fields; nobody sends any."""
+    if position < len(frame) and frame[position] == 0:
+        return position + 1
+    return decoder(RequestHeader, 2)(frame, 0)[1]

@@ -1,0 +1,1 @@
+"""Handlers of transactions and producer ids."""

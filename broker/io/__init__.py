@@ -1,0 +1,1 @@
+"""Worker threads, group commit and the compaction process."""

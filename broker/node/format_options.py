@@ -1,0 +1,199 @@
+"""How empty directories are formatted, in the words of `kafka-storage format`: which cluster, which voters, which levels.
+
+RULES    1. A quorum whose voters can change begins with this node alone (--standalone), with those that are named
+            (--initial-controllers), or has begun elsewhere (--no-initial-controllers). A controller is told which.
+         2. Where nothing is said, a controller that knows of no other one begins alone. A broker begins no quorum, nor does a
+            node whose voters are a setting.
+         3. A release means the levels that Apache Kafka's formatter gives its features.
+NOT HERE The files (`replication/metadata_log/formatting.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.peers.quorum_config import VOTERS, QuorumPlaces, knows_others, parse_address
+from protocol.primitives import uuid_from_text
+from replication.metadata.feature_levels import (
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    needed_metadata_version,
+)
+from replication.metadata_log.formatting import FINALIZED_FEATURES, METADATA_VERSION_LEVEL, InitialController
+
+_LOWEST_LEVEL: Final = 7
+_VERSIONS: Final = "3.3-IV3 3.4-IV0 3.5-IV0-2 3.6-IV0-2 3.7-IV0-4 3.8-IV0 3.9-IV0 4.0-IV0-3 4.1-IV0-1 4.2-IV0-1 4.3-IV0"
+_SINCE: Final = (
+    ("eligible.leader.replicas.version", 1, 26),
+    ("group.version", 1, 22),
+    ("share.version", 1, 28),
+    ("streams.version", 1, 29),
+    ("transaction.version", 2, 24),
+)
+"""The levels that features begin with, and the metadata.version from which on they do."""
+
+
+class Founding(NamedTuple):
+    """What the command line says of directories that are to be formatted."""
+
+    cluster_id: str | None = None
+    is_standalone: bool = False
+    controllers: tuple[InitialController, ...] = ()
+    is_elsewhere: bool = False
+    """The quorum has begun, or begins, on other nodes."""
+    features: tuple[tuple[str, int], ...] = FINALIZED_FEATURES
+    kraft_version: int | None = None
+
+    @property
+    def is_said(self) -> bool:
+        """Whether the voters were spoken of."""
+        return self.is_standalone or self.is_elsewhere or bool(self.controllers)
+
+
+def founding(
+    cluster_id: str | None = None,
+    *,
+    standalone: bool = False,
+    initial_controllers: str | None = None,
+    no_initial_controllers: bool = False,
+    release: str | None = None,
+    features: Sequence[str] = (),
+) -> Founding:
+    """Read the options.
+
+    Raises:
+        ConfigError: they are not of their form, or more than one speaks of the voters.
+    """
+    ways = [standalone, initial_controllers is not None, no_initial_controllers]
+    if sum(ways) > 1:
+        raise ConfigError(
+            "--standalone, --initial-controllers and --no-initial-controllers exclude each other: give one"
+        )
+    if cluster_id is not None and not cluster_id.strip():
+        raise ConfigError("--cluster-id: it is empty")
+    given = dict(_feature(text) for text in features)
+    kraft_version = given.pop(KRAFT_VERSION, None)
+    return Founding(
+        cluster_id,
+        standalone,
+        _controllers(initial_controllers),
+        no_initial_controllers,
+        _levels(release, given),
+        kraft_version,
+    )
+
+
+def settled(asked: Founding, config: BrokerConfig, places: QuorumPlaces) -> Founding:
+    """What is done on a node with these settings (rules 1 and 2).
+
+    Raises:
+        ConfigError: the settings and the options contradict each other, or do not say enough.
+    """
+    is_controller = "controller" in config.roles
+    if places.static_voters:
+        if asked.is_said:
+            raise ConfigError(
+                f"You cannot specify {VOTERS} and format the node with --initial-controllers or --standalone. If you want to "
+                f"use dynamic quorum, please remove {VOTERS} and specify controller.quorum.bootstrap.servers instead."
+            )
+        if asked.kraft_version:
+            raise ConfigError(
+                f"{KRAFT_VERSION} {asked.kraft_version} needs a quorum without {VOTERS}: remove that setting"
+            )
+        return asked
+    if asked.kraft_version == 0:
+        raise ConfigError(
+            f"Cannot set {KRAFT_VERSION} to 0 if {VOTERS} is empty and one of the flags --standalone, --initial-controllers, "
+            "or --no-initial-controllers is used. For dynamic controllers support, try removing the --feature flag for "
+            f"{KRAFT_VERSION}."
+        )
+    if asked.is_standalone and not is_controller:
+        raise ConfigError("You can only use --standalone on a controller.")
+    if asked.is_said or not is_controller:
+        return asked
+    if knows_others(config, places):
+        raise ConfigError(
+            f"Because {VOTERS} is not set on this controller, you must specify one of the following: --standalone, "
+            "--initial-controllers, or --no-initial-controllers."
+        )
+    return asked._replace(is_standalone=True)
+
+
+def version_name(level: int) -> str:
+    """What Kafka calls a metadata.version."""
+    return _version_names()[level - _LOWEST_LEVEL]
+
+
+def _version_names() -> list[str]:
+    names = []
+    for text in _VERSIONS.split():
+        release, first, last = re.fullmatch(r"(.*-IV)(\d)(?:-(\d))?", text).groups()  # type: ignore[union-attr]
+        names += [f"{release}{number}" for number in range(int(first), int(last or first) + 1)]
+    return names
+
+
+def _level_of(release: str) -> int:
+    """A name such as 4.0-IV2, or a release such as 4.0 or 4.0.1: its last one."""
+    names = _version_names()
+    short = re.match(r"\d+\.\d+(?=\.\d|$)", release)
+    found = [
+        number for number, name in enumerate(names) if name == release or (short and name.startswith(f"{short[0]}-"))
+    ]
+    if not found:
+        raise ConfigError(f"Unknown metadata.version '{release}'. Supported metadata.version are: {', '.join(names)}")
+    return _LOWEST_LEVEL + found[-1]
+
+
+def _levels(release: str | None, given: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    """Rule 3; metadata.version comes first in every log."""
+    version = METADATA_VERSION_LEVEL if release is None else _level_of(release)
+    levels = {name: level for name, level, since in _SINCE if version >= since} | given
+    for name, level in levels.items():
+        needed = needed_metadata_version(name, level)
+        if version < needed:
+            raise ConfigError(
+                f"{name} could not be set to {level} because it depends on {METADATA_VERSION} level {needed}"
+            )
+    return ((METADATA_VERSION, version), *((name, level) for name, level in sorted(levels.items()) if level))
+
+
+def _feature(text: str) -> tuple[str, int]:
+    name, separator, level = (part.strip() for part in text.partition("="))
+    names = sorted(set(SUPPORTED_FEATURES) - {METADATA_VERSION})
+    if not separator or not level.isdigit():
+        raise ConfigError(f"--feature {text}: give it as feature=level, such as group.version=1")
+    if name not in names:
+        raise ConfigError(f"Unsupported feature: {name}. Supported features are: {', '.join(names)}")
+    lowest, highest = SUPPORTED_FEATURES[name]
+    if not lowest <= int(level) <= highest:
+        raise ConfigError(f"--feature {text}: {name} is at {lowest} to {highest}")
+    return name, int(level)
+
+
+def _controllers(text: str | None) -> tuple[InitialController, ...]:
+    if text is None:
+        return ()
+    controllers = tuple(_controller(one.strip()) for one in text.split(","))
+    if len({one.node_id for one in controllers}) != len(controllers):
+        raise ConfigError("--initial-controllers: a node is named twice")
+    return controllers
+
+
+def _controller(text: str) -> InitialController:
+    node, _, rest = text.partition("@")
+    place, _, directory = rest.rpartition(":")
+    address = parse_address(place)
+    try:
+        directory_id = uuid_from_text(directory)
+    except ValueError:
+        directory_id = b""
+    if not node.isdigit() or address is None or not directory_id:
+        raise ConfigError(
+            f"--initial-controllers: {text!r} is not of the form id@host:port:directory, such as "
+            "1@127.0.0.1:9093:JEXY6aqzQY-32P5TStzaFg"
+        )
+    return InitialController(int(node), address.host, address.port, directory_id)

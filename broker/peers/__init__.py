@@ -1,0 +1,1 @@
+"""Connections to other nodes: controllers, brokers, leaders."""

@@ -1,0 +1,1 @@
+"""The process: event loop, resource limits, timer, watchdog, log levels."""

@@ -1,0 +1,102 @@
+"""What this process writes into its log: the levels of its loggers, seen and changed while it runs (KIP-412).
+
+RULES    1. Levels have Apache Kafka's names. A logger without a level of its own has its parent's.
+         2. Checks, their order, codes and sentences are Apache Kafka 4.3's (RuntimeLoggerManager), but for an unknown
+            operation, which ends in an error of the server there.
+         3. Changes last as long as the process: the metadata knows nothing of them.
+NOT HERE Who may change them and requests as such (`handlers/admin/topics.py`), answers that show them (`handlers/admin/configs.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.admin import AlterableConfig
+from replication.controller.configs.config_changes import Operation
+
+_log = logging.getLogger("barnabas")
+
+ROOT = "root"
+_LEVELS = {
+    "TRACE": 5,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+_LISTS = {Operation.APPEND: "APPEND", Operation.SUBTRACT: "SUBTRACT"}
+
+
+def log_levels() -> dict[str, str]:
+    """The level in force of every logger that there is, by its name."""
+    names = [name for name, one in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)]
+    return {name: _level_of(_logger(name)) for name in (ROOT, *sorted(names))}
+
+
+def change_log_levels(node_id: int, name: str, changes: Iterable[AlterableConfig], *, validate_only: bool) -> None:
+    """Give loggers of the node that is called `name` other levels: all of them or none.
+
+    Raises:
+        KafkaError: another node, a logger that is not there, no level, no such operation.
+    """
+    _check_node(node_id, name)
+    known = log_levels()
+    for change in changes:
+        _check(change, known)
+    if not validate_only:
+        for change in changes:
+            _apply(change)
+
+
+def _check_node(node_id: int, name: str) -> None:
+    try:
+        asked = int(name)
+    except ValueError:
+        sentence = f"Node id must be an integer, but it is: {name}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
+    if asked != node_id:
+        sentence = f"Unexpected node id. Expected {node_id}, but received {name}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
+
+
+def _check(change: AlterableConfig, known: Iterable[str]) -> None:
+    name, operation, level = change.name, change.config_operation, change.value
+    if operation in _LISTS:
+        sentence = f"{_LISTS[operation]} operation is not allowed for the BROKER_LOGGER resource"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
+    if operation not in (Operation.SET, Operation.DELETE):
+        sentence = f"Unknown operation type {operation} is not allowed for the BROKER_LOGGER resource"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
+    if name not in known:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+    if operation == Operation.SET and level not in _LEVELS:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Cannot set the log level of {name} to {level} as it is not a supported log level. "
+            f"Valid log levels are {', '.join(sorted(_LEVELS))}",
+        )
+    if operation == Operation.DELETE and name == ROOT:
+        sentence = f"Removing the log level of the {ROOT} logger is not allowed"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
+
+
+def _apply(change: AlterableConfig) -> None:
+    if change.config_operation == Operation.DELETE or change.value is None:
+        _logger(change.name).setLevel(logging.NOTSET)
+        _log.warning("unset the log level of %s", change.name)
+    else:
+        _logger(change.name).setLevel(_LEVELS[change.value])
+        _log.warning("set the log level of %s to %s", change.name, change.value)
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(None if name == ROOT else name)
+
+
+def _level_of(logger: logging.Logger) -> str:
+    """The most detailed level that is let through."""
+    number = logger.getEffectiveLevel()
+    return next((name for name, lowest in _LEVELS.items() if lowest >= number), "FATAL")

@@ -1,0 +1,358 @@
+"""Compiles the decoder of one message and version: flat source, nested structs inlined.
+
+RULES    1. Lengths are checked where something would be allocated or looped over; that the whole message lies in
+            the buffer is checked once, at its end. Until then reads run into nothing and give nothing.
+         2. A list may have at most MAX_ARRAY_LENGTH elements and no more than there are bytes left, a tagged
+            section at most MAX_TAGGED_FIELDS fields; a string at most 32,767 bytes.
+         3. As in Kafka: any byte but 0 is true, bytes that are no UTF-8 become U+FFFD, a negative length is null, a
+            tag that another version of the struct knows is refused, one that none knows is kept. Stricter than
+            Kafka: a known tagged field must fill its size.
+         4. Attributes are set from the unpacked run directly; `__init__` is not called.
+NOT HERE Handing decoders out (`codec.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NoReturn
+
+from protocol.codegen import Source, default_text, is_flexible
+from protocol.errors import MalformedRequest
+from protocol.primitives import Buffer, read_uvarint
+from protocol.schema import Field, Message, Wire, fields_of
+
+MAX_ARRAY_LENGTH = 1_000_000
+MAX_TAGGED_FIELDS = 10_000
+_MAX_STRING_LENGTH = 32_767
+
+
+def compile_decoder(cls: type[Message], version: int) -> Any:
+    """The function (buffer, position) -> (message, end position) for one version of a message."""
+    return _DecoderSource(cls, version).compile_message(cls)
+
+
+# What the compiled source calls when something is out of the ordinary.
+
+
+def _refuse(what: str) -> NoReturn:
+    raise MalformedRequest(what)
+
+
+def _refuse_null(name: str) -> NoReturn:
+    raise MalformedRequest(f"{name} is null")
+
+
+def _refuse_length(name: str, length: int) -> NoReturn:
+    raise MalformedRequest(f"{name} cannot have {length} elements or bytes here")
+
+
+def _long_string(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
+    """A compact string length of several bytes; `position` is behind the first of them."""
+    length, position = read_uvarint(buffer, position - 1)
+    if length > _MAX_STRING_LENGTH + 1:
+        _refuse_length(name, length - 1)
+    return length, position
+
+
+def _long_array(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
+    """A compact array length of several bytes, checked: each element takes a byte at least."""
+    count, position = read_uvarint(buffer, position - 1)
+    _check_count(buffer, position, name, count - 1)
+    return count, position
+
+
+def _check_count(buffer: Buffer, position: int, name: str, count: int) -> None:
+    if count > MAX_ARRAY_LENGTH or count > len(buffer) - position:
+        _refuse_length(name, count)
+
+
+def _unknown(message: Message, buffer: Buffer, position: int, count: int) -> int:
+    """Keep the tagged fields of a struct that knows none; gives the position behind them."""
+    if count > 127:
+        count, position = read_uvarint(buffer, position - 1)
+    if count > MAX_TAGGED_FIELDS:
+        raise MalformedRequest(f"{count} tagged fields in one struct")
+    for _ in range(count):
+        tag, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position = _keep(message, buffer, position, tag, size)
+    return position
+
+
+def _keep(message: Message, buffer: Buffer, position: int, tag: int, size: int) -> int:
+    """Keep one tagged field that the version does not know."""
+    end = position + size
+    if message.unknown_tagged_fields is None:
+        message.unknown_tagged_fields = {}
+    message.unknown_tagged_fields[tag] = bytes(buffer[position:end])
+    return end
+
+
+def _numbers(buffer: Buffer, position: int, count: int, code: str, name: str) -> tuple[list[Any] | None, int]:
+    """An array of fixed-width elements that has no struct of its own: a long one, or null (None)."""
+    if count < 0:
+        return None, position
+    width = struct.calcsize(">" + code)
+    end = position + count * width
+    if count > MAX_ARRAY_LENGTH or end > len(buffer):
+        _refuse_length(name, count)
+    if code == _UUID:
+        return [bytes(buffer[start : start + width]) for start in range(position, end, width)], end
+    return list(struct.unpack_from(f">{count}{code}", buffer, position)), end
+
+
+def _compact_numbers(buffer: Buffer, position: int, count: int, code: str, name: str) -> tuple[list[Any] | None, int]:
+    """The same behind a compact count, of which `count` is the first byte."""
+    if count > 127:
+        count, position = read_uvarint(buffer, position - 1)
+    return _numbers(buffer, position, count - 1, code, name)
+
+
+_UUID = "16s"
+_FEW = 9  # arrays of fewer numbers have a struct of their own
+
+_NAMES: dict[str, Any] = {
+    "check_count": _check_count,
+    "compact_numbers": _compact_numbers,
+    "keep": _keep,
+    "long_array": _long_array,
+    "long_string": _long_string,
+    "malformed": MalformedRequest,
+    "new": object.__new__,
+    "numbers": _numbers,
+    "read_uvarint": read_uvarint,
+    "refuse": _refuse,
+    "refuse_length": _refuse_length,
+    "refuse_null": _refuse_null,
+    "struct_error": struct.error,
+    "unknown": _unknown,
+}
+
+
+class _DecoderSource(Source):
+    """Writes `decode(b, p)`: b is the buffer, p the position, n the length or count at hand.
+
+    A compact length or count is one more than what it counts, and zero is null; that one more is in `n`.
+    """
+
+    def __init__(self, cls: type[Message], version: int) -> None:
+        super().__init__(f"decode {cls.__name__} v{version}", _NAMES)
+        self.version = version
+        self.flexible = is_flexible(cls, version)
+        self.has_records = _holds_records(cls)
+        self._run: list[tuple[str, str]] = []  # (target, struct code)
+
+    def compile_message(self, cls: type[Message]) -> Any:
+        with self.block("def decode(b, p):"):
+            # Strings come out of bytes faster than out of a view, and one copy of a small frame costs nothing.
+            self.line("if type(b) is not memoryview: b = memoryview(b)" if self.has_records else "b = bytes(b)")
+            with self.block("try:"):
+                self._struct(cls, "m", 0)
+                self._end_run()
+            with self.block("except (struct_error, IndexError):"):
+                self.line("raise malformed('the message is cut short') from None")
+            self.line("if p > len(b): refuse('the message is cut short')")
+            self.line("return m, p")
+        return self.compile("decode")
+
+    def _struct(self, cls: type[Message], target: str, depth: int) -> None:
+        """Read a struct into a new local variable."""
+        self._end_run()
+        name = self.constant(cls, "C", lambda: cls)
+        self.line(f"{target} = new({name})")
+        fields = fields_of(cls)
+        self._defaults(target, [f for f in fields if f.tag is not None or not f.is_in(self.version)])
+        for field in fields:
+            if field.tag is None and field.is_in(self.version):
+                self._value(field.wire, f"{target}.{field.name}", field.is_nullable_in(self.version), depth)
+        if self.flexible:
+            tagged = [f for f in fields if f.tag is not None]
+            reader = self._tagged_reader(cls, tagged) if tagged else "unknown"
+            self._length("B")
+            self.line(f"if n: p = {reader}({target}, b, p, n)")
+
+    def _defaults(self, target: str, fields: list[Field]) -> None:
+        """Set what this version does not carry, or carries only at times."""
+        by_text: dict[str, list[str]] = {"None": ["unknown_tagged_fields"]}
+        for field in fields:
+            text = default_text(field)
+            if text == "[]":
+                self.line(f"{target}.{field.name} = []")
+            else:
+                by_text.setdefault(text, []).append(field.name)
+        for text, names in by_text.items():
+            self.line(" = ".join(f"{target}.{name}" for name in names) + f" = {text}")
+
+    def _tagged_reader(self, cls: type[Message], fields: list[Field]) -> str:
+        """A function of its own for the known tagged fields of a struct; they are rare."""
+        name = self.constant((cls, "tags"), "T", lambda: None)
+        outer, self._run = self._run, []
+        with self.function(f"def {name}(m, b, p, n):"):
+            self.line("if n > 127: n, p = read_uvarint(b, p - 1)")
+            self.line(f"if n > {MAX_TAGGED_FIELDS}: refuse_length('tagged fields', n)")
+            with self.block("for _ in range(n):"):
+                self.line("t, p = read_uvarint(b, p)")
+                self.line("s, p = read_uvarint(b, p)")
+                for field in fields:
+                    with self.block(f"if t == {field.tag}:"):
+                        if not field.is_in(self.version):
+                            self.line(f"refuse('tag {field.tag} does not belong to version {self.version}')")
+                            continue
+                        self.line("end = p + s")
+                        has_mark = field.says_whether_null
+                        if has_mark:
+                            self._length("b")
+                        with self.block("if n != 0:") if has_mark else nullcontext():
+                            is_nullable = not has_mark and field.is_nullable_in(self.version)
+                            self._value(field.wire, f"m.{field.name}", is_nullable, 1)
+                            self._end_run()
+                        self.line("if p != end: refuse('a tagged field does not fill its size')")
+                        self.line("continue")
+                self.line("p = keep(m, b, p, t, s)")
+            self.line("return p")
+        self._run = outer
+        return name
+
+    def _value(self, wire: Wire, target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
+        if wire.kind == "fixed":
+            self._run.append((target, wire.code))
+        elif wire.kind in ("string", "legacy_string"):
+            self._string(wire, target, nullable)
+        elif wire.kind in ("bytes", "records"):
+            self._bytes(wire, target, nullable)
+        elif wire.kind == "array":
+            self._array(wire, target, nullable, depth)
+        else:
+            assert wire.message is not None
+            self._nested(wire.message, target, nullable, depth)
+
+    def _nested(self, cls: type[Message], target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
+        local = f"m{depth + 1}"
+        if nullable:
+            self._length("b")
+            self.line(f"if n < 0: {target} = None")
+        with self.block("else:") if nullable else nullcontext():
+            self._struct(cls, local, depth + 1)
+            self._end_run()
+            self.line(f"{target} = {local}")
+
+    def _string(self, wire: Wire, target: str, nullable: bool) -> None:  # noqa: FBT001
+        text = "str(b[p:e], 'utf-8', 'replace')" if self.has_records else "b[p:e].decode('utf-8', 'replace')"
+        if self.flexible and wire.kind == "string":
+            self._length("B")
+            self.line(f"if n > 127: n, p = long_string(b, p, {_name(target)!r})")
+            self._slice("if not n:", "e = p + n - 1", target, text, nullable)
+        else:
+            self._length("h")
+            self._slice("if n < 0:", "e = p + n", target, text, nullable)
+
+    def _bytes(self, wire: Wire, target: str, nullable: bool) -> None:  # noqa: FBT001
+        value = "b[p:e]" if wire.kind == "records" or not self.has_records else "bytes(b[p:e])"
+        if self.flexible:
+            self._length("B")
+            self.line("if n > 127: n, p = read_uvarint(b, p - 1)")
+            self._slice("if not n:", "e = p + n - 1", target, value, nullable)
+        else:
+            self._length("i")
+            self._slice("if n < 0:", "e = p + n", target, value, nullable)
+
+    def _slice(self, null: str, end: str, target: str, value: str, nullable: bool) -> None:  # noqa: FBT001
+        """Take the next bytes, unless they are null."""
+        with self._unless_null(null, target, nullable):
+            self.line(end)
+            self.line(f"{target} = {value}")
+            self.line("p = e")
+
+    @contextmanager
+    def _unless_null(self, null: str, target: str, nullable: bool) -> Iterator[None]:  # noqa: FBT001
+        if nullable:
+            self.line(f"{null} {target} = None")
+            with self.block("else:"):
+                yield
+        else:
+            self.line(f"{null} refuse_null({_name(target)!r})")
+            yield
+
+    def _array(self, wire: Wire, target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
+        element = wire.element
+        assert element is not None
+        name = _name(target)
+        self._length("B" if self.flexible else "i")
+        if element.kind == "fixed":
+            self._numbers(element.code, target, nullable)
+            return
+        if self.flexible:
+            self.line(f"if n > 127: n, p = long_array(b, p, {name!r})")
+            null, count = "if not n:", "n - 1"
+        else:
+            self.line(f"if n > 127: check_count(b, p, {name!r}, n)")
+            null, count = "if n < 0:", "n"
+        with self._unless_null(null, target, nullable):
+            self.line(f"{target} = a{depth} = []")
+            with self.block(f"for _ in range({count}):"):
+                self._element(element, depth)
+
+    def _numbers(self, code: str, target: str, nullable: bool) -> None:  # noqa: FBT001
+        """An array of fixed-width elements: a few are unpacked by a struct of their own."""
+        size, name = struct.calcsize(">" + code), _name(target)
+        few = self.constant(code, "F", lambda: [struct.Struct(">" + code * n).unpack_from for n in range(_FEW)])
+        if self.flexible:
+            with self.block(f"if 0 < n <= {_FEW}:"):
+                self.line("n -= 1")
+                self.line(f"{target} = [*{few}[n](b, p)] if n else []")
+                self.line(f"p += {size} * n")
+        else:
+            with self.block(f"if 0 <= n < {_FEW}:"):
+                self.line(f"{target} = [*{few}[n](b, p)] if n else []")
+                self.line(f"p += {size} * n")
+        with self.block("else:"):
+            reader = "compact_numbers" if self.flexible else "numbers"
+            self.line(f"{target}, p = {reader}(b, p, n, {code!r}, {name!r})")
+            if not nullable:
+                self.line(f"if {target} is None: refuse_null({name!r})")
+
+    def _element(self, element: Wire, depth: int) -> None:
+        """One turn of an array's loop: read an element and append it."""
+        item = f"i{depth}"
+        if element.kind == "struct":
+            assert element.message is not None
+            item = f"m{depth + 1}"
+            self._struct(element.message, item, depth + 1)
+        else:
+            self._value(element, item, nullable=False, depth=depth + 1)
+        self._end_run()
+        self.line(f"a{depth}.append({item})")
+
+    def _length(self, code: str) -> None:
+        """A length or count into `n`: the last of its run."""
+        if code == "B" and not self._run:
+            self.line("n = b[p]")
+            self.line("p += 1")
+            return
+        self._run.append(("n", code))
+        self._end_run()
+
+    def _end_run(self) -> None:
+        if not self._run:
+            return
+        codes = "".join(code for _, code in self._run)
+        targets = ", ".join(target for target, _ in self._run)
+        self.line(f"{targets}, = {self.unpacker(codes)}(b, p)")
+        self.line(f"p += {struct.calcsize('>' + codes)}")
+        self._run = []
+
+
+def _name(target: str) -> str:
+    """The field in what is assigned to."""
+    return target.rsplit(".", maxsplit=1)[-1]
+
+
+def _holds_records(cls: type[Message]) -> bool:
+    """Does the message hold batches somewhere, which must not be copied?"""
+    for field in fields_of(cls):
+        wire = field.wire.element or field.wire
+        if wire.kind == "records" or (wire.message is not None and _holds_records(wire.message)):
+            return True
+    return False

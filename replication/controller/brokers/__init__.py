@@ -1,0 +1,1 @@
+"""Controller decisions about brokers: registration, heartbeats, fencing."""

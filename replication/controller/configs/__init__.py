@@ -1,0 +1,1 @@
+"""Controller decisions about configurations, features, quotas and SCRAM credentials."""

@@ -1,0 +1,211 @@
+"""AlterClientQuotas: how much users, client ids and addresses may use; DescribeClientQuotas: what was said of whom.
+
+RULES    1. A quota is of a user, a client id, both together, or of an address; a null name is whoever has none of their own.
+         2. Checks and sentences are Apache Kafka 4.3's (ClientQuotaControlManager). An address is one, or a host's name,
+            which nobody resolves here.
+         3. What is written and what is shown has the parts of an entity in the order client-id, user, ip.
+NOT HERE Obeying quotas: nobody does yet.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.quotas_scram import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlteredQuotas,
+    AlteredQuotasResult,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    QuotaEntry,
+    QuotaFilter,
+    QuotaValue,
+)
+from protocol.messages.stored_records import ClientQuotaRecord, EntityData
+from replication.controller.decision_context import Environment
+from replication.metadata.image import MetadataImage
+from replication.metadata.metadata_records import Versioned
+from replication.state_machine import Decision
+from storage.config.config_def import MAX_INT, MAX_LONG
+
+CLIENT_ID, USER, IP = "client-id", "user", "ip"
+_TYPES = (CLIENT_ID, USER, IP)
+_OF_CLIENTS = {
+    "producer_byte_rate": MAX_LONG,
+    "consumer_byte_rate": MAX_LONG,
+    "request_percentage": None,
+    "controller_mutation_rate": None,
+}
+_OF_ADDRESSES = {"connection_creation_rate": MAX_INT}
+"""Keys with the largest whole number they take; None: any number."""
+
+_HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+_EXACT, _DEFAULT, _ANY = 0, 1, 2
+
+Entity = tuple[tuple[str, str | None], ...]
+
+
+def quotas_of(image: MetadataImage) -> dict[Entity, dict[str, float]]:
+    """All quotas by their entities."""
+    found: dict[Entity, dict[str, float]] = {}
+    for record in image.kept.values():
+        if isinstance(record, ClientQuotaRecord):
+            found.setdefault(_entity(record.entity), {})[record.key] = record.value
+    return found
+
+
+def _entity(parts: Iterable[EntityData]) -> Entity:
+    named = {part.entity_type: part.entity_name for part in parts}
+    known = [(kind, named[kind]) for kind in _TYPES if kind in named]
+    return (*known, *((kind, name) for kind, name in named.items() if kind not in _TYPES))
+
+
+def _parts(entity: Entity) -> list[EntityData]:
+    return [EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
+
+
+# ---- changes ---------------------------------------------------------------------------------------------
+
+
+def alter_quotas(
+    image: MetadataImage, environment: Environment, request: AlterClientQuotasRequest
+) -> Decision[AlterClientQuotasResponse]:
+    """Decide on each entity's changes: all of them or none."""
+    del environment
+    before = quotas_of(image)
+    records: list[Versioned] = []
+    results = []
+    for wanted in request.entries:
+        entity = _entity(wanted.entity)
+        result = AlteredQuotasResult(error_code=ErrorCode.NONE, entity=_parts(entity))
+        try:
+            records += _alter(before.get(entity, {}), entity, wanted)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
+        results.append(result)
+    response = AlterClientQuotasResponse(entries=results)
+    return Decision([] if request.validate_only else records, response, is_atomic=False)
+
+
+def _alter(before: Mapping[str, float], entity: Entity, wanted: AlteredQuotas) -> list[Versioned]:
+    keys = _keys_of(entity)
+    if len({change.key for change in wanted.ops}) < len(wanted.ops):
+        raise _bad("A quota appears more than once.")
+    records: list[Versioned] = []
+    for change in wanted.ops:
+        if not change.remove:
+            _check(keys, change.key, change.value)
+        after = None if change.remove else change.value
+        if after != before.get(change.key):
+            record = ClientQuotaRecord(
+                entity=_parts(entity), key=change.key, value=0.0 if after is None else after, remove=change.remove
+            )
+            records.append((record, 0))
+    return records
+
+
+def _keys_of(entity: Entity) -> Mapping[str, int | None]:
+    """The quotas that an entity can have."""
+    if not entity:
+        raise _bad("Invalid empty client quota entity")
+    for kind, name in entity:
+        if kind not in _TYPES:
+            raise _bad(f"Unhandled client quota entity type: {kind}")
+        if name == "":
+            raise _bad(f"Empty {kind} not supported")
+    named = dict(entity)
+    if IP not in named:
+        return _OF_CLIENTS
+    if len(named) > 1:
+        raise _bad("Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId")
+    address = named[IP]
+    if address is not None and not _is_address(address):
+        raise _bad(f"{address} is not a valid IP or resolvable host.")
+    return _OF_ADDRESSES
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return _HOST.fullmatch(text) is not None
+    return True
+
+
+def _check(keys: Mapping[str, int | None], key: str, value: float) -> None:
+    if key not in keys:
+        raise _bad(f"Invalid configuration key {key}")
+    if not value > 0:
+        raise _bad(f"Quota {key} must be greater than 0")
+    highest = keys[key]
+    if highest is None:
+        return
+    if value > highest:
+        raise _bad(f"Proposed value for {key} is too large for {'an INT' if highest == MAX_INT else 'a LONG'}.")
+    if value != int(value):
+        raise _bad(f"{key} cannot be a fractional value.")
+
+
+def _bad(sentence: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, sentence)
+
+
+# ---- what there is ---------------------------------------------------------------------------------------
+
+
+def describe_quotas(image: MetadataImage, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
+    """The quotas of the entities that are meant."""
+    try:
+        filters = _filters(request.components)
+    except KafkaError as error:
+        return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)
+    entries = [
+        QuotaEntry(entity=_parts(entity), values=[QuotaValue(key=key, value=value) for key, value in values.items()])
+        for entity, values in quotas_of(image).items()
+        if _is_meant(dict(entity), filters, is_strict=request.strict)
+    ]
+    return DescribeClientQuotasResponse(error_code=ErrorCode.NONE, error_message="", entries=entries)
+
+
+def _filters(components: Iterable[QuotaFilter]) -> dict[str, QuotaFilter]:
+    found: dict[str, QuotaFilter] = {}
+    for component in components:
+        kind = component.entity_type
+        if not kind:
+            raise _bad("Invalid empty entity type.")
+        if kind in found:
+            raise _bad(f"Entity type {kind} cannot appear more than once in the filter.")
+        if kind not in _TYPES:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+        _check_match(component)
+        found[kind] = component
+    if IP in found and len(found) > 1:
+        raise _bad(
+            "Invalid entity filter component combination. IP filter component should not be used with user or clientId "
+            "filter component."
+        )
+    return found
+
+
+def _check_match(component: QuotaFilter) -> None:
+    kind, text = component.match_type, component.match
+    if kind not in (_EXACT, _DEFAULT, _ANY):
+        raise _bad(f"Unknown match type {kind}")
+    if kind == _EXACT and text is None:
+        raise _bad("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+    if kind != _EXACT and text is not None:
+        name = "DEFAULT" if kind == _DEFAULT else "SPECIFIED"
+        raise _bad(f"Request specified MATCH_TYPE_{name}, but also specified a match string.")
+
+
+def _is_meant(entity: Mapping[str, str | None], filters: Mapping[str, QuotaFilter], *, is_strict: bool) -> bool:
+    if is_strict and entity.keys() != filters.keys():
+        return False
+    return all(
+        kind in entity and (wanted.match_type == _ANY or entity[kind] == wanted.match)
+        for kind, wanted in filters.items()
+    )

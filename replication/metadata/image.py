@@ -1,0 +1,597 @@
+"""The cluster's metadata as one immutable value, changed only by applying records (seam 11).
+
+RULES    1. An image never changes. `apply` gives a new one that shares all that the records did not touch, so
+            readers keep what they hold, and throwing undecided work away is going back to an older image.
+         2. Everything in it comes from the records of the metadata log: the same records give an equal image on
+            every node, whether they come one by one or ten thousand at once.
+         3. `Changes` names what was touched; who cares looks it up in the new image.
+         4. A record that contradicts the image (a partition of no topic, say) is our own fault or a broken log:
+            AssertionError, the node stops.
+NOT HERE Deciding which records to write (`controller/`), their bytes (`metadata_log.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from protocol.messages import stored_records
+from protocol.schema import Message
+from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION
+from replication.metadata.opaque_records import Key, key_of
+
+UNASSIGNED_DIRECTORY = (1).to_bytes(16, "big")
+"""The id that stands for a directory which its broker has not named yet."""
+MIGRATING_DIRECTORY = bytes(16)
+"""The id that stands for one that was not known when the cluster began to note directories."""
+NO_LEADER = -1
+UNCHANGED_LEADER = -2
+_NOTHING: Mapping[str, str] = {}
+
+
+class ResourceType:
+    """What a configuration belongs to, numbered as on the wire and in ConfigRecord."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class PartitionState(NamedTuple):
+    """One partition as the controller knows it."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    directories: tuple[bytes, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    eligible_leaders: tuple[int, ...] = ()
+    last_known_leaders: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+
+    def directory_of(self, broker_id: int) -> bytes | None:
+        """The log directory in which a broker has its replica; None: it has not said."""
+        named = dict(zip(self.replicas, self.directories, strict=False)).get(broker_id)
+        return None if named in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) else named
+
+    def is_within(self, broker_id: int, directories: Sequence[bytes]) -> bool:
+        """Whether a broker's replica lies in one of these directories, as far as that is known."""
+        named = self.directory_of(broker_id)
+        return not directories or named is None or named in directories
+
+    def after(self, record: stored_records.PartitionChangeRecord) -> PartitionState:
+        """The same partition changed."""
+        replicas = self.replicas if record.replicas is None else tuple(record.replicas)
+        if record.directories is not None:
+            directories = tuple(record.directories)
+        elif record.replicas is None or not self.directories:
+            directories = self.directories
+        else:
+            known = dict(zip(self.replicas, self.directories, strict=False))
+            directories = tuple(known.get(replica, UNASSIGNED_DIRECTORY) for replica in replicas)
+        is_led = record.leader != UNCHANGED_LEADER
+        return PartitionState(
+            replicas,
+            self.isr if record.isr is None else tuple(record.isr),
+            record.leader if is_led else self.leader,
+            self.leader_epoch + 1 if is_led else self.leader_epoch,
+            self.partition_epoch + 1,
+            directories,
+            _changed(self.adding, record.adding_replicas),
+            _changed(self.removing, record.removing_replicas),
+            _changed(self.eligible_leaders, record.eligible_leader_replicas),
+            _changed(self.last_known_leaders, record.last_known_elr),
+            self.leader_recovery_state if record.leader_recovery_state == -1 else record.leader_recovery_state,
+        )
+
+
+def _changed(old: tuple[int, ...], new: list[int] | None) -> tuple[int, ...]:
+    return old if new is None else tuple(new)
+
+
+class TopicImage:
+    """A topic and its partitions, by index in ascending order."""
+
+    __slots__ = ("name", "partitions", "topic_id")
+
+    def __init__(self, name: str, topic_id: bytes, partitions: dict[int, PartitionState]) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions = partitions
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TopicImage):
+            return NotImplemented
+        return (self.name, self.topic_id, self.partitions) == (other.name, other.topic_id, other.partitions)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"TopicImage({self.name!r}, {self.topic_id.hex()}, {self.partitions!r})"
+
+
+class Endpoint(NamedTuple):
+    """Where a broker or controller listens."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: int
+
+
+class BrokerImage(NamedTuple):
+    """A broker's registration."""
+
+    broker_id: int
+    epoch: int
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    features: dict[str, tuple[int, int]]
+    rack: str | None
+    is_fenced: bool
+    is_shutting_down: bool
+    directories: tuple[bytes, ...]
+    cordoned_directories: tuple[bytes, ...] | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether partitions may be placed on it and clients be sent to it."""
+        return not self.is_fenced and not self.is_shutting_down
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Where it listens under that listener's name."""
+        for endpoint in self.endpoints:
+            if endpoint.listener == listener:
+                return endpoint
+        return None
+
+
+class ControllerImage(NamedTuple):
+    """A controller's registration."""
+
+    controller_id: int
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    features: dict[str, tuple[int, int]]
+
+
+class Changes:
+    """What differs between two images.
+
+    `partitions` names new and altered partitions by topic id, all of which are in the new image; `created_topics`
+    holds the ids of topics that are new; `removed_topics` shows topics as they were in the old image.
+    """
+
+    __slots__ = ("brokers", "configs", "created_topics", "features", "partitions", "removed_topics")
+
+    def __init__(self) -> None:
+        self.partitions: dict[bytes, set[int]] = {}
+        self.created_topics: set[bytes] = set()
+        self.removed_topics: dict[bytes, TopicImage] = {}
+        self.brokers: set[int] = set()
+        self.configs: set[tuple[int, str]] = set()
+        self.features = False
+
+    @classmethod
+    def everything(cls, image: MetadataImage) -> Self:
+        """The way from nothing to `image`: what a listener is told first."""
+        changes = cls()
+        for topic_id, topic in image.topics_by_id.items():
+            changes.partitions[topic_id] = set(topic.partitions)
+        changes.created_topics.update(image.topics_by_id)
+        changes.brokers.update(image.brokers)
+        changes.configs.update(image.configs)
+        changes.features = bool(image.features)
+        return changes
+
+    @classmethod
+    def between(cls, old: MetadataImage, new: MetadataImage) -> Self:
+        """The way from one image to another that did not grow out of it; what is the same may be among it."""
+        changes = cls.everything(new)
+        for topic_id, topic in old.topics_by_id.items():
+            if topic_id not in new.topics_by_id:
+                changes.removed_topics[topic_id] = topic
+        changes.created_topics.difference_update(old.topics_by_id)
+        changes.brokers.update(old.brokers)
+        changes.configs.update(old.configs)
+        changes.features = old.features != new.features
+        return changes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was touched."""
+        return not (
+            self.partitions
+            or self.created_topics
+            or self.removed_topics
+            or self.brokers
+            or self.configs
+            or self.features
+        )
+
+
+class MetadataImage:
+    """The cluster at one offset of the metadata log."""
+
+    __slots__ = (
+        "brokers",
+        "cluster_id",
+        "configs",
+        "controllers",
+        "epoch",
+        "features",
+        "kept",
+        "leader_id",
+        "next_producer_id",
+        "offset",
+        "topics_by_id",
+        "topics_by_name",
+    )
+
+    cluster_id: str
+    offset: int
+    """Offset of the last record applied; -1 before the first."""
+    epoch: int
+    """Leader epoch of that record."""
+    leader_id: int
+    """Who leads the metadata log, so is the active controller; -1 while unknown."""
+    topics_by_name: dict[str, TopicImage]
+    topics_by_id: dict[bytes, TopicImage]
+    brokers: dict[int, BrokerImage]
+    controllers: dict[int, ControllerImage]
+    configs: dict[tuple[int, str], dict[str, str]]
+    """(resource type, resource name) -> what was set dynamically; the cluster-wide broker default has the name ""."""
+    features: dict[str, int]
+    """Finalized features; `metadata.version` is one of them."""
+    next_producer_id: int
+    kept: dict[Key, Message]
+    """What is kept for others (`opaque_records.py`)."""
+
+    def __init__(self, cluster_id: str) -> None:
+        self.cluster_id = cluster_id
+        self.offset = -1
+        self.epoch = 0
+        self.leader_id = -1
+        self.topics_by_name = {}
+        self.topics_by_id = {}
+        self.brokers = {}
+        self.controllers = {}
+        self.configs = {}
+        self.features = {}
+        self.next_producer_id = 0
+        self.kept = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"MetadataImage(offset {self.offset}, epoch {self.epoch}: {len(self.topics_by_id)} topics, "
+            f"{len(self.brokers)} brokers)"
+        )
+
+    @property
+    def metadata_version(self) -> int:
+        """The level that says which record versions the nodes of the cluster can read; 0 before the first record."""
+        return self.features.get(METADATA_VERSION, 0)
+
+    @property
+    def has_eligible_leaders(self) -> bool:
+        """Whether eligible leader replicas (KIP-966) are on."""
+        return self.features.get(ELIGIBLE_LEADERS, 0) >= 1
+
+    def partition(self, topic_id: bytes, index: int) -> PartitionState | None:
+        """One partition, or None."""
+        topic = self.topics_by_id.get(topic_id)
+        return None if topic is None else topic.partitions.get(index)
+
+    def topic_config(self, name: str) -> Mapping[str, str]:
+        """What was set for a topic."""
+        return self.configs.get((ResourceType.TOPIC, name), _NOTHING)
+
+    def group_config(self, group_id: str) -> Mapping[str, str]:
+        """What was set for a group."""
+        return self.configs.get((ResourceType.GROUP, group_id), _NOTHING)
+
+    def broker_config(self, broker_id: int) -> dict[str, str]:
+        """What was set for a broker: the cluster-wide defaults, then its own."""
+        return {
+            **self.configs.get((ResourceType.BROKER, ""), _NOTHING),
+            **self.configs.get((ResourceType.BROKER, str(broker_id)), _NOTHING),
+        }
+
+    def apply(self, records: Iterable[Message], *, offset: int, epoch: int) -> tuple[MetadataImage, Changes]:
+        """The image after `records`, the last of which stands at `offset`, and what they touched."""
+        draft = _Draft(self)
+        handlers = _HANDLERS
+        for record in records:
+            handlers[type(record)](draft, record)
+        image = draft.freeze()
+        image.offset = offset
+        image.epoch = epoch
+        return image, draft.changes
+
+    def led_by(self, leader_id: int, *, offset: int, epoch: int) -> MetadataImage:
+        """The same cluster after a leader change of the metadata log itself."""
+        image = _copy(self)
+        image.leader_id = leader_id
+        image.offset = offset
+        image.epoch = epoch
+        return image
+
+    def led_by_others(self, broker_id: int) -> tuple[MetadataImage, Changes]:
+        """The same cluster where one broker leads no partition, and nobody does in its place."""
+        draft = _Draft(self)
+        for topic_id, topic in self.topics_by_id.items():
+            for index, state in topic.partitions.items():
+                if state.leader == broker_id:
+                    draft.partitions_of(topic_id)[index] = state._replace(leader=NO_LEADER)
+                    draft.touch(topic_id, index)
+        return draft.freeze(), draft.changes
+
+
+def _copy(image: MetadataImage) -> MetadataImage:
+    new = MetadataImage.__new__(MetadataImage)
+    for slot in MetadataImage.__slots__:
+        setattr(new, slot, getattr(image, slot))
+    return new
+
+
+class _Draft:
+    """An image in the making: each dictionary is copied when it is first written to, and once only."""
+
+    __slots__ = ("_base", "_owned", "_partitions", "_unsorted", "changes", "image")
+
+    def __init__(self, base: MetadataImage) -> None:
+        self._base = base
+        self.image = _copy(base)
+        self.changes = Changes()
+        self._owned: set[str] = set()
+        self._partitions: dict[bytes, dict[int, PartitionState]] = {}
+        self._unsorted: set[bytes] = set()
+
+    def freeze(self) -> MetadataImage:
+        image = self.image
+        for topic_id, partitions in self._partitions.items():
+            old = image.topics_by_id[topic_id]
+            in_order = dict(sorted(partitions.items())) if topic_id in self._unsorted else partitions
+            topic = TopicImage(old.name, topic_id, in_order)
+            image.topics_by_id[topic_id] = topic
+            image.topics_by_name[old.name] = topic
+        return image
+
+    def _own(self, slot: str) -> None:
+        if slot not in self._owned:
+            self._owned.add(slot)
+            setattr(self.image, slot, dict(getattr(self.image, slot)))
+
+    def _own_topics(self) -> None:
+        self._own("topics_by_id")
+        self._own("topics_by_name")
+
+    def partitions_of(self, topic_id: bytes) -> dict[int, PartitionState]:
+        partitions = self._partitions.get(topic_id)
+        if partitions is None:
+            topic = self.image.topics_by_id.get(topic_id)
+            assert topic is not None, f"a partition of no topic: {topic_id.hex()}"
+            self._own_topics()
+            partitions = self._partitions[topic_id] = dict(topic.partitions)
+        return partitions
+
+    def touch(self, topic_id: bytes, index: int) -> None:
+        touched = self.changes.partitions.get(topic_id)
+        if touched is None:
+            touched = self.changes.partitions[topic_id] = set()
+        touched.add(index)
+
+    # -- topics and partitions
+
+    def topic(self, record: stored_records.TopicRecord) -> None:
+        self._own_topics()
+        image = self.image
+        assert record.name not in image.topics_by_name, f"topic {record.name} made twice"
+        topic = TopicImage(record.name, record.topic_id, {})
+        image.topics_by_name[record.name] = topic
+        image.topics_by_id[record.topic_id] = topic
+        self._partitions[record.topic_id] = {}
+        self.changes.created_topics.add(record.topic_id)
+
+    def remove_topic(self, record: stored_records.RemoveTopicRecord) -> None:
+        self._own_topics()
+        image, changes, topic_id = self.image, self.changes, record.topic_id
+        topic = image.topics_by_id.pop(topic_id, None)
+        assert topic is not None, f"a topic removed that is not there: {topic_id.hex()}"
+        del image.topics_by_name[topic.name]
+        self._partitions.pop(topic_id, None)
+        changes.partitions.pop(topic_id, None)
+        changes.created_topics.discard(topic_id)
+        before = self._base.topics_by_id.get(topic_id)
+        if before is not None:
+            changes.removed_topics[topic_id] = before
+        resource = (ResourceType.TOPIC, topic.name)
+        if resource in image.configs:
+            self._own("configs")
+            del image.configs[resource]
+            changes.configs.add(resource)
+
+    def partition(self, record: stored_records.PartitionRecord) -> None:
+        topic_id, index = record.topic_id, record.partition_id
+        partitions = self.partitions_of(topic_id)
+        if index != len(partitions):
+            self._unsorted.add(topic_id)
+        partitions[index] = PartitionState(
+            tuple(record.replicas),
+            tuple(record.isr),
+            record.leader,
+            record.leader_epoch,
+            record.partition_epoch,
+            tuple(record.directories),
+            tuple(record.adding_replicas),
+            tuple(record.removing_replicas),
+            tuple(record.eligible_leader_replicas or ()),
+            tuple(record.last_known_elr or ()),
+            record.leader_recovery_state,
+        )
+        self.touch(topic_id, index)
+
+    def partition_change(self, record: stored_records.PartitionChangeRecord) -> None:
+        topic_id, index = record.topic_id, record.partition_id
+        partitions = self.partitions_of(topic_id)
+        old = partitions.get(index)
+        assert old is not None, f"partition {index} of {topic_id.hex()} changed that is not there"
+        partitions[index] = old.after(record)
+        self.touch(topic_id, index)
+
+    def clear_elr(self, record: stored_records.ClearElrRecord) -> None:
+        image = self.image
+        if record.topic_name:
+            named = image.topics_by_name.get(record.topic_name)
+            assert named is not None, f"the eligible leaders of no topic cleared: {record.topic_name}"
+            topics = [named]
+        else:
+            topics = list(image.topics_by_id.values())
+        for topic in topics:
+            partitions = self._partitions.get(topic.topic_id, topic.partitions)
+            for index, old in list(partitions.items()):
+                if old.eligible_leaders or old.last_known_leaders:
+                    self.partitions_of(topic.topic_id)[index] = old._replace(
+                        eligible_leaders=(), last_known_leaders=(), partition_epoch=old.partition_epoch + 1
+                    )
+                    self.touch(topic.topic_id, index)
+
+    # -- settings
+
+    def config(self, record: stored_records.ConfigRecord) -> None:
+        self._own("configs")
+        configs = self.image.configs
+        resource = (record.resource_type, record.resource_name)
+        settings = dict(configs.get(resource, _NOTHING))
+        if record.value is None:
+            settings.pop(record.name, None)
+        else:
+            settings[record.name] = record.value
+        if settings:
+            configs[resource] = settings
+        else:
+            configs.pop(resource, None)
+        self.changes.configs.add(resource)
+
+    def feature_level(self, record: stored_records.FeatureLevelRecord) -> None:
+        self._own("features")
+        if record.feature_level == 0:
+            self.image.features.pop(record.name, None)
+        else:
+            self.image.features[record.name] = record.feature_level
+        self.changes.features = True
+
+    def producer_ids(self, record: stored_records.ProducerIdsRecord) -> None:
+        self.image.next_producer_id = record.next_producer_id
+
+    def keep(self, record: Message) -> None:
+        self._own("kept")
+        self.image.kept[key_of(record)] = record
+
+    def forget(self, record: Message) -> None:
+        self._own("kept")
+        self.image.kept.pop(key_of(record), None)
+
+    def quota(self, record: stored_records.ClientQuotaRecord) -> None:
+        (self.forget if record.remove else self.keep)(record)
+
+    # -- brokers and controllers
+
+    def register_broker(self, record: stored_records.RegisterBrokerRecord) -> None:
+        self._own("brokers")
+        cordoned = record.cordoned_log_dirs
+        self.image.brokers[record.broker_id] = BrokerImage(
+            record.broker_id,
+            record.broker_epoch,
+            record.incarnation_id,
+            tuple(Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points),
+            {f.name: (f.min_supported_version, f.max_supported_version) for f in record.features},
+            record.rack,
+            record.fenced,
+            record.in_controlled_shutdown,
+            tuple(record.log_dirs),
+            None if cordoned is None else tuple(cordoned),
+        )
+        self.changes.brokers.add(record.broker_id)
+
+    def unregister_broker(self, record: stored_records.UnregisterBrokerRecord) -> None:
+        self._own("brokers")
+        del self.image.brokers[record.broker_id]
+        self.changes.brokers.add(record.broker_id)
+
+    def change_broker(self, record: stored_records.BrokerRegistrationChangeRecord) -> None:
+        self._own("brokers")
+        old = self._registered(record.broker_id, record.broker_epoch)
+        cordoned = record.cordoned_log_dirs
+        self.image.brokers[record.broker_id] = old._replace(
+            is_fenced=record.fenced == 1 if record.fenced else old.is_fenced,
+            is_shutting_down=record.in_controlled_shutdown == 1 or old.is_shutting_down,
+            directories=tuple(record.log_dirs) if record.log_dirs else old.directories,
+            cordoned_directories=old.cordoned_directories if cordoned is None else tuple(cordoned),
+        )
+        self.changes.brokers.add(record.broker_id)
+
+    def fence_broker(self, record: stored_records.FenceBrokerRecord) -> None:
+        self._own("brokers")
+        self.image.brokers[record.id] = self._registered(record.id, record.epoch)._replace(is_fenced=True)
+        self.changes.brokers.add(record.id)
+
+    def unfence_broker(self, record: stored_records.UnfenceBrokerRecord) -> None:
+        self._own("brokers")
+        self.image.brokers[record.id] = self._registered(record.id, record.epoch)._replace(is_fenced=False)
+        self.changes.brokers.add(record.id)
+
+    def _registered(self, broker_id: int, epoch: int) -> BrokerImage:
+        broker = self.image.brokers.get(broker_id)
+        assert broker is not None, f"broker {broker_id} changed that is not registered"
+        assert broker.epoch == epoch, f"broker {broker_id} changed under epoch {epoch}, not {broker.epoch}"
+        return broker
+
+    def register_controller(self, record: stored_records.RegisterControllerRecord) -> None:
+        self._own("controllers")
+        self.image.controllers[record.controller_id] = ControllerImage(
+            record.controller_id,
+            record.incarnation_id,
+            tuple(Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points),
+            {f.name: (f.min_supported_version, f.max_supported_version) for f in record.features},
+        )
+
+    def unregister_controller(self, record: stored_records.UnregisterControllerRecord) -> None:
+        self._own("controllers")
+        self.image.controllers.pop(record.controller_id, None)
+
+    def nothing(self, record: Message) -> None:
+        """A record that says nothing about what an image shows."""
+
+
+_HANDLERS: dict[type[Message], Callable[[_Draft, Any], None]] = {
+    stored_records.RegisterBrokerRecord: _Draft.register_broker,
+    stored_records.UnregisterBrokerRecord: _Draft.unregister_broker,
+    stored_records.TopicRecord: _Draft.topic,
+    stored_records.PartitionRecord: _Draft.partition,
+    stored_records.ConfigRecord: _Draft.config,
+    stored_records.PartitionChangeRecord: _Draft.partition_change,
+    stored_records.RemoveTopicRecord: _Draft.remove_topic,
+    stored_records.FeatureLevelRecord: _Draft.feature_level,
+    stored_records.ProducerIdsRecord: _Draft.producer_ids,
+    stored_records.BrokerRegistrationChangeRecord: _Draft.change_broker,
+    stored_records.NoOpRecord: _Draft.nothing,
+    stored_records.ZkMigrationStateRecord: _Draft.nothing,
+    stored_records.RegisterControllerRecord: _Draft.register_controller,
+    stored_records.UnregisterControllerRecord: _Draft.unregister_controller,
+    stored_records.FenceBrokerRecord: _Draft.fence_broker,
+    stored_records.UnfenceBrokerRecord: _Draft.unfence_broker,
+    stored_records.ClientQuotaRecord: _Draft.quota,
+    stored_records.AccessControlEntryRecord: _Draft.keep,
+    stored_records.RemoveAccessControlEntryRecord: _Draft.forget,
+    stored_records.UserScramCredentialRecord: _Draft.keep,
+    stored_records.RemoveUserScramCredentialRecord: _Draft.forget,
+    stored_records.DelegationTokenRecord: _Draft.keep,
+    stored_records.RemoveDelegationTokenRecord: _Draft.forget,
+    stored_records.ClearElrRecord: _Draft.clear_elr,
+}

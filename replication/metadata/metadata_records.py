@@ -1,0 +1,364 @@
+"""The bytes of the metadata log and of its snapshots: records framed, batched, and read again.
+
+FORMAT   data record     null key; value: uvarint frame version (1), uvarint record type, uvarint record version,
+                         the message in its flexible encoding, nothing behind it
+         control record  key: i16 version (0), i16 type; value: the message
+         snapshot file   a batch with SnapshotHeader (in a quorum whose voters may change followed by KRaftVersion
+                         and Voters), batches of data records, a batch with SnapshotFooter; offsets count from 0;
+                         name: end offset, 20 digits, dash, leader epoch, 10 digits, ".checkpoint"
+RULES    1. A record type or version that is not known here is refused with a sentence: whoever wrote it knows
+            something about the cluster that this node would get wrong.
+         2. Reading checks every batch's CRC; a snapshot is whole only with its footer.
+NOT HERE What the records mean (`image.py`), where they are kept (`metadata_log.py`, `formatting.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from protocol.codec import Decoder, decoder, encode, encoder
+from protocol.errors import KafkaError, MalformedRequest
+from protocol.messages import stored_records
+from protocol.primitives import Buffer, read_uvarint, uvarint
+from protocol.records import (
+    BatchBuilder,
+    BatchHeader,
+    ControlType,
+    control_batch,
+    control_type,
+    crc_is_valid,
+    headers,
+    records,
+)
+from protocol.schema import Message
+
+FRAME_VERSION = 1
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+"""Apache Kafka's limit for one batch of this log."""
+
+SNAPSHOT_BATCH_RECORDS = 64
+"""In one batch of a snapshot: what is encoded at a stretch."""
+
+_MAX_RECORD_OVERHEAD = 32
+"""More than length, attributes, timestamp, offset, key and header count of a record ever take."""
+
+RECORD_TYPES: dict[int, type[Message]] = {
+    message.API_KEY: message
+    for message in (
+        stored_records.RegisterBrokerRecord,
+        stored_records.UnregisterBrokerRecord,
+        stored_records.TopicRecord,
+        stored_records.PartitionRecord,
+        stored_records.ConfigRecord,
+        stored_records.PartitionChangeRecord,
+        stored_records.FenceBrokerRecord,
+        stored_records.UnfenceBrokerRecord,
+        stored_records.RemoveTopicRecord,
+        stored_records.DelegationTokenRecord,
+        stored_records.UserScramCredentialRecord,
+        stored_records.FeatureLevelRecord,
+        stored_records.ClientQuotaRecord,
+        stored_records.ProducerIdsRecord,
+        stored_records.BrokerRegistrationChangeRecord,
+        stored_records.AccessControlEntryRecord,
+        stored_records.RemoveAccessControlEntryRecord,
+        stored_records.NoOpRecord,
+        stored_records.ZkMigrationStateRecord,
+        stored_records.RemoveUserScramCredentialRecord,
+        stored_records.BeginTransactionRecord,
+        stored_records.EndTransactionRecord,
+        stored_records.AbortTransactionRecord,
+        stored_records.RemoveDelegationTokenRecord,
+        stored_records.RegisterControllerRecord,
+        stored_records.ClearElrRecord,
+        stored_records.UnregisterControllerRecord,
+    )
+}
+
+CONTROL_MESSAGES: dict[int, type[Message]] = {
+    ControlType.LEADER_CHANGE: stored_records.LeaderChangeMessage,
+    ControlType.SNAPSHOT_HEADER: stored_records.SnapshotHeaderRecord,
+    ControlType.SNAPSHOT_FOOTER: stored_records.SnapshotFooterRecord,
+    ControlType.KRAFT_VERSION: stored_records.KRaftVersionRecord,
+    ControlType.KRAFT_VOTERS: stored_records.VotersRecord,
+}
+
+Versioned = tuple[Message, int]
+"""A message and the version it is written in."""
+
+
+class UnreadableMetadata(Exception):
+    """A metadata log or snapshot that this node cannot follow; the message is a sentence."""
+
+
+class CorruptMetadata(UnreadableMetadata):
+    """Bytes that were damaged or never written to their end, so that nobody knows what they said."""
+
+
+class MetadataBatch(NamedTuple):
+    """One batch, decoded: either data or control messages."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    is_control: bool
+    messages: list[Message]
+    timestamp_ms: int
+    size: int
+
+
+_prefixes: dict[tuple[type[Message], int], bytes] = {}
+_readers: dict[tuple[int, int], Decoder[Message]] = {}
+
+
+def encode_record(message: Message, version: int) -> bytes:
+    """The value of a data record."""
+    cls = type(message)
+    prefix = _prefixes.get((cls, version))
+    if prefix is None:
+        assert RECORD_TYPES.get(cls.API_KEY) is cls, f"{cls.__name__} is no metadata record"
+        prefix = _prefixes[cls, version] = uvarint(FRAME_VERSION) + uvarint(cls.API_KEY) + uvarint(version)
+    return b"".join((prefix, *encoder(cls, version)(message)))  # type: ignore[arg-type]
+
+
+def decode_record(value: bytes | None) -> Message:
+    """The message in a data record's value.
+
+    Raises:
+        UnreadableMetadata: it is of another frame, an unknown type or version, broken, or followed by something.
+    """
+    if not value:
+        raise UnreadableMetadata("a metadata record has no value")
+    # Frame version, type and version are below 128 in all that exists: one byte each.
+    if len(value) > 2 and value[0] == FRAME_VERSION and (value[1] | value[2]) < 0x80:
+        kind, version, position = value[1], value[2], 3
+    else:
+        kind, version, position = _read_frame(value)
+    read = _readers.get((kind, version)) or _reader(kind, version)
+    try:
+        message, end = read(value, position)
+    except MalformedRequest as error:
+        raise UnreadableMetadata(f"a metadata record of type {kind}, version {version}, is broken: {error}") from None
+    if end != len(value):
+        raise UnreadableMetadata(f"{len(value) - end} bytes follow a metadata record of type {kind}")
+    return message
+
+
+def _read_frame(value: bytes) -> tuple[int, int, int]:
+    try:
+        frame, position = read_uvarint(value, 0)
+        kind, position = read_uvarint(value, position)
+        version, position = read_uvarint(value, position)
+    except MalformedRequest:
+        raise UnreadableMetadata("a metadata record ends within its first bytes") from None
+    if frame != FRAME_VERSION:
+        raise UnreadableMetadata(f"a metadata record has frame version {frame}, not {FRAME_VERSION}")
+    return kind, version, position
+
+
+def _reader(kind: int, version: int) -> Decoder[Message]:
+    cls = RECORD_TYPES.get(kind)
+    if cls is None:
+        raise UnreadableMetadata(f"a metadata record is of type {kind}, which this broker does not know")
+    if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+        raise UnreadableMetadata(f"a {cls.__name__} has version {version}; this broker knows up to {cls.MAX_VERSION}")
+    read = _readers[kind, version] = decoder(cls, version)
+    return read
+
+
+class DataBatches:
+    """Data records on their way into as few batches as `max_bytes` allows for each."""
+
+    def __init__(self, *, base_offset: int, leader_epoch: int, timestamp_ms: int, max_bytes: int) -> None:
+        self._builder = BatchBuilder(base_offset, leader_epoch=leader_epoch)
+        self._leader_epoch = leader_epoch
+        self._timestamp_ms = timestamp_ms
+        self._max_bytes = max_bytes
+        self._full: list[bytearray] = []
+
+    def add(self, message: Message, version: int) -> None:
+        """Take the next record."""
+        builder, value = self._builder, encode_record(message, version)
+        if builder.count and builder.size + len(value) + _MAX_RECORD_OVERHEAD > self._max_bytes:
+            self._full.append(builder.build())
+            builder = self._builder = BatchBuilder(builder.next_offset, leader_epoch=self._leader_epoch)
+        builder.append(self._timestamp_ms, None, value)
+
+    def finish(self) -> list[bytearray]:
+        """All batches; nothing is added any more."""
+        return [*self._full, self._builder.build()]
+
+
+def control_records(
+    messages: Sequence[tuple[ControlType, Message]], *, base_offset: int, leader_epoch: int, timestamp_ms: int
+) -> bytearray:
+    """One batch of control records, each in its version 0."""
+    return control_batch(
+        [(kind, encode(message, 0)) for kind, message in messages],
+        base_offset=base_offset,
+        timestamp_ms=timestamp_ms,
+        leader_epoch=leader_epoch,
+    )
+
+
+def read_batches(buffer: Buffer) -> list[MetadataBatch]:
+    """Every whole batch of a buffer, decoded.
+
+    Raises:
+        CorruptMetadata: a batch is corrupt.
+        UnreadableMetadata: a batch holds what is not known here.
+    """
+    try:
+        return [_read_checked(buffer, position, header) for position, header in headers(buffer)]
+    except KafkaError as error:
+        raise CorruptMetadata(f"a batch of the metadata log is corrupt: {error}") from None
+
+
+def _read_checked(buffer: Buffer, position: int, header: BatchHeader) -> MetadataBatch:
+    if not crc_is_valid(buffer, position, header):
+        raise CorruptMetadata(f"the batch at offset {header.base_offset} of the metadata log is corrupt")
+    return read_batch(buffer, position, header)
+
+
+def read_batch(buffer: Buffer, position: int, header: BatchHeader) -> MetadataBatch:
+    """One batch whose CRC fits, decoded.
+
+    Raises:
+        KafkaError: its records cannot be told apart.
+        UnreadableMetadata: it holds what is not known here.
+    """
+    found = records(buffer, position, header, max_bytes=MAX_BATCH_BYTES)
+    read: Callable[[bytes | None], Message] = decode_record
+    if header.is_control:
+        messages = [_control_message(record.key, record.value) for record in found]
+    else:
+        messages = [read(record.value) for record in found]
+    return MetadataBatch(
+        header.base_offset,
+        header.last_offset,
+        header.leader_epoch,
+        header.is_control,
+        messages,
+        header.max_timestamp,
+        header.size,
+    )
+
+
+def _control_message(key: bytes | None, value: bytes | None) -> Message:
+    kind = control_type(key)
+    cls = CONTROL_MESSAGES.get(kind)
+    if cls is None or value is None:
+        raise UnreadableMetadata(f"a control record of the metadata log is of unknown type {kind}")
+    # Its version stands inside, in the first two bytes; LeaderChange is the only one that has two versions.
+    version = min(int.from_bytes(value[:2], "big"), cls.MAX_VERSION)
+    try:
+        return decoder(cls, version)(value, 0)[0]
+    except MalformedRequest as error:
+        raise UnreadableMetadata(f"a {cls.__name__} of the metadata log is broken: {error}") from None
+
+
+# ---- snapshots -------------------------------------------------------------------------------------------
+
+
+class SnapshotName(NamedTuple):
+    """What a snapshot's file name says: it stands for all records below `end_offset`."""
+
+    end_offset: int
+    leader_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.end_offset:020d}-{self.leader_epoch:010d}.checkpoint"
+
+
+ZERO_SNAPSHOT = SnapshotName(0, 0)
+
+
+def snapshot_name(file_name: str) -> SnapshotName | None:
+    """What a file name says, or None when it names no finished snapshot."""
+    stem, dot, suffix = file_name.partition(".")
+    offset, dash, epoch = stem.partition("-")
+    if not (dot and dash and suffix == "checkpoint" and len(offset) == 20 and len(epoch) == 10):
+        return None
+    return SnapshotName(int(offset), int(epoch)) if offset.isdigit() and epoch.isdigit() else None
+
+
+def snapshot_batches(
+    control: Sequence[tuple[ControlType, Message]],
+    data: Iterable[Versioned],
+    *,
+    leader_epoch: int,
+    timestamp_ms: int,
+    last_contained_ms: int,
+) -> Iterator[bytearray]:
+    """A snapshot file of some control messages and the data records, batch by batch."""
+    header = stored_records.SnapshotHeaderRecord(last_contained_log_timestamp=last_contained_ms)
+    first: list[tuple[ControlType, Message]] = [(ControlType.SNAPSHOT_HEADER, header), *control]
+    yield control_records(first, base_offset=0, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
+    offset = len(first)
+    records = iter(data)
+    while some := list(islice(records, SNAPSHOT_BATCH_RECORDS)):
+        batches = DataBatches(
+            base_offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms, max_bytes=MAX_BATCH_BYTES
+        )
+        for message, version in some:
+            batches.add(message, version)
+        yield from batches.finish()
+        offset += len(some)
+    footer = [(ControlType.SNAPSHOT_FOOTER, stored_records.SnapshotFooterRecord())]
+    yield control_records(footer, base_offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
+
+
+def snapshot(
+    control: Sequence[tuple[ControlType, Message]],
+    data: Iterable[Versioned],
+    *,
+    leader_epoch: int,
+    timestamp_ms: int,
+    last_contained_ms: int,
+) -> bytes:
+    """The same in one piece."""
+    return b"".join(
+        snapshot_batches(
+            control,
+            data,
+            leader_epoch=leader_epoch,
+            timestamp_ms=timestamp_ms,
+            last_contained_ms=last_contained_ms,
+        )
+    )
+
+
+class Snapshot(NamedTuple):
+    """What a snapshot file holds."""
+
+    last_contained_ms: int
+    """When the last record that it stands for was written."""
+    control: list[Message]
+    """The control messages between header and footer."""
+    data: list[Message]
+
+
+def read_snapshot(data: Buffer, path: str) -> Snapshot:
+    """What a snapshot file holds.
+
+    Raises:
+        CorruptMetadata: it is damaged or was not written to its end.
+        UnreadableMetadata: it holds what is not known here.
+    """
+    try:
+        batches = read_batches(data)
+    except UnreadableMetadata as error:
+        raise type(error)(f"the snapshot {path} cannot be read: {error}") from None
+    control = [message for batch in batches if batch.is_control for message in batch.messages]
+    first, last = (control[0], control[-1]) if control else (None, None)
+    is_all = sum(batch.size for batch in batches) == len(data)
+    if not (
+        is_all
+        and isinstance(first, stored_records.SnapshotHeaderRecord)
+        and isinstance(last, stored_records.SnapshotFooterRecord)
+    ):
+        raise CorruptMetadata(f"the snapshot {path} is not whole: it lacks its header or its footer")
+    found = [message for batch in batches if not batch.is_control for message in batch.messages]
+    return Snapshot(first.last_contained_log_timestamp, control[1:-1], found)

@@ -1,0 +1,1 @@
+"""The metadata log on disk: opening, replay, snapshots, and this replica of the quorum."""

@@ -1,0 +1,1 @@
+"""Replicas of partitions: the replica manager, leaders, followers, moves between log directories."""

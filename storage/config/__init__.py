@@ -1,0 +1,1 @@
+"""Definitions of configurations and the configuration of a log."""

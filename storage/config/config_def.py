@@ -1,0 +1,191 @@
+"""Settings with Kafka's names: what kind a value has, which values are allowed, what a bad one is told.
+
+RULES    1. A setting is a row of a table: name, kind, default, check. Topic settings stand in `log_config.py`,
+            broker settings in `broker/config/broker_config.py`; both are read by the functions here and by nobody else.
+         2. Values travel as text, as in Kafka's properties files and in its metadata log; `parse` turns text into a
+            value or raises `BadSetting` with the sentence that Apache Kafka's ConfigDef has for it.
+NOT HERE Where a value comes from (file, command line, metadata log), and which of several wins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+Value = bool | int | float | str | list[str] | None
+
+MAX_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+
+
+class BadSetting(ValueError):
+    """A value that the setting does not take; the message is a whole sentence."""
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(f"Invalid value {_java_text(value)} for configuration {name}: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class Kind(IntEnum):
+    """Kinds of values, numbered as DescribeConfigs sends them."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+_INTEGER_LIMIT = {Kind.SHORT: 2**15 - 1, Kind.INT: MAX_INT, Kind.LONG: MAX_LONG}
+
+Check = Callable[[Value], str | None]
+"""Says what is wrong with a parsed value, or None."""
+
+
+class Setting(NamedTuple):
+    """One row of a settings table; `default` is text as it would stand in a file, None means unset."""
+
+    name: str
+    kind: Kind
+    default: str | None
+    check: Check | None
+    documentation: str
+
+
+def at_least(lowest: int) -> Check:
+    """Numbers from `lowest` on."""
+
+    def check(value: Value) -> str | None:
+        assert isinstance(value, int | float)
+        return f"Value must be at least {lowest}" if value < lowest else None
+
+    return check
+
+
+def between(lowest: int, highest: int) -> Check:
+    """Numbers from `lowest` to `highest`, both included."""
+
+    def check(value: Value) -> str | None:
+        assert isinstance(value, int | float)
+        if value < lowest:
+            return f"Value must be at least {lowest}"
+        return f"Value must be no more than {highest}" if value > highest else None
+
+    return check
+
+
+def between_or(lowest: int, highest: int, special: int) -> Check:
+    """Numbers from `lowest` to `highest`, or one special number outside."""
+
+    def check(value: Value) -> str | None:
+        assert isinstance(value, int | float)
+        if value == special or lowest <= value <= highest:
+            return None
+        return f"Value must be between {lowest} and {highest} or equal to {special}"
+
+    return check
+
+
+def one_of(*allowed: str) -> Check:
+    """A string, or a list whose every element, is one of the given ones."""
+    sentence = "String must be one of: " + ", ".join(allowed)
+
+    def check(value: Value) -> str | None:
+        for element in value if isinstance(value, list) else [value]:
+            if element not in allowed:
+                return sentence
+        return None
+
+    return check
+
+
+def one_of_any_case(*allowed: str) -> Check:
+    """A string that is one of the given ones, in capitals or not."""
+    sentence = "String must be one of (case insensitive): " + ", ".join(allowed)
+
+    def check(value: Value) -> str | None:
+        return None if str(value).upper() in allowed else sentence
+
+    return check
+
+
+def parse(setting: Setting, text: str | None) -> Value:
+    """The value that `text` stands for; None only where the setting may be unset.
+
+    Raises:
+        BadSetting: the text is of another kind or outside the allowed values.
+    """
+    if text is None:
+        return None
+    value = _parse_kind(setting, text.strip())
+    if setting.check is not None:
+        reason = setting.check(value)
+        if reason is not None:
+            offender: object = value
+            if isinstance(value, list) and reason.startswith("String"):
+                offender = next((v for v in value if setting.check(v) is not None), value)
+            raise BadSetting(setting.name, offender, reason)
+    return value
+
+
+def _parse_kind(setting: Setting, text: str) -> Value:
+    kind = setting.kind
+    if kind is Kind.BOOLEAN:
+        lowered = text.lower()
+        if lowered not in ("true", "false"):
+            raise BadSetting(setting.name, text, "Expected value to be either true or false")
+        return lowered == "true"
+    if kind is Kind.LIST:
+        return [element.strip() for element in text.split(",")] if text else []
+    if kind is Kind.DOUBLE:
+        return _number(setting, text, float)
+    limit = _INTEGER_LIMIT.get(kind)
+    if limit is None:
+        return text
+    number = _number(setting, text, int)
+    if not -limit - 1 <= number <= limit:
+        raise BadSetting(setting.name, text, f"Not a number of type {kind.name}")
+    return number
+
+
+def _number(setting: Setting, text: str, convert: Callable[[str], int] | Callable[[str], float]) -> int | float:
+    try:
+        if "_" in text:  # Python would take 1_000, Java does not
+            raise ValueError(text)  # noqa: TRY301
+        return convert(text)
+    except ValueError:
+        raise BadSetting(setting.name, text, f"Not a number of type {setting.kind.name}") from None
+
+
+def to_text(value: Value) -> str | None:
+    """The text of a value, as Kafka prints it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ",".join(value)
+    return _java_double(value) if isinstance(value, float) else str(value)
+
+
+def _java_double(value: float) -> str:
+    """As Java's Double.toString: with a point, and an exponent outside of 0.001 to 10,000,000."""
+    if value == 0 or not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity", 0.0: repr(value)}.get(value, "NaN")
+    if 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    digits = repr(abs(value)).partition("e")[0].replace(".", "").strip("0")
+    mantissa, exponent = f"{value:.{max(len(digits) - 1, 1)}E}".split("E")
+    return f"{mantissa}E{int(exponent)}"
+
+
+def _java_text(value: object) -> str:
+    return "[" + ", ".join(value) + "]" if isinstance(value, list) else str(value)

@@ -1,0 +1,1 @@
+"""Log directories and the log manager."""

@@ -1,0 +1,230 @@
+"""A disk on which nothing changes: what is written, cut, renamed or deleted on it stays in memory.
+
+RULES    1. Whoever works on it finds what it did, and the real files wherever it did nothing.
+         2. Of a file only what differs is in memory: where it was cut, and what was written behind there. So a rehearsal
+            may cut a large log, and may write a small index.
+         3. A directory that gets another name is gone under the old one; nobody looks at it under the new one.
+NOT HERE What is rehearsed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from storage.io.disk import Buffer, Disk, File, Mapping, StorageError
+
+
+class FileChange(NamedTuple):
+    """What has become of one file; a size of None says that there is none."""
+
+    path: str
+    before: int | None
+    after: int | None
+
+
+class _Content:
+    """The bytes of a file that may have been changed: the first of a real one, and those behind."""
+
+    __slots__ = ("base", "kept", "tail")
+
+    def __init__(self, base: File | None) -> None:
+        self.base = base
+        self.kept = 0 if base is None else base.size()
+        self.tail = bytearray()
+
+    @property
+    def size(self) -> int:
+        return self.kept + len(self.tail)
+
+    def pread(self, length: int, position: int) -> bytes:
+        data = b""
+        if self.base is not None and position < self.kept:
+            data = self.base.pread(min(length, self.kept - position), position)
+            length -= len(data)
+            position = self.kept
+        return data + bytes(self.tail[position - self.kept : position - self.kept + length])
+
+    def truncate(self, size: int) -> None:
+        if size <= self.kept:
+            self.kept = size
+            self.tail.clear()
+        else:
+            del self.tail[size - self.kept :]
+            self.tail.extend(bytes(size - self.size))
+
+    def pwrite(self, buffer: Buffer, position: int) -> None:
+        if position < self.kept:
+            assert self.base is not None
+            self.tail[:0] = self.base.pread(self.kept - position, position)
+            self.kept = position
+        at = position - self.kept
+        self.tail.extend(bytes(max(at - len(self.tail), 0)))
+        self.tail[at : at + len(buffer)] = buffer
+
+
+class _RehearsedFile(File):
+    """A file that is written in memory."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, disk: Disk, path: str, content: _Content) -> None:
+        super().__init__(disk, path, -1)
+        self._content = content
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+        return self._content.size
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to `length` bytes."""
+        return self._content.pread(length, position)
+
+    def is_resident(self, position: int, length: int) -> bool:  # noqa: ARG002
+        """Nobody is kept waiting by waiting."""
+        return True
+
+    def pwrite(self, buffer: Buffer, position: int) -> None:
+        """Write in memory."""
+        self._content.pwrite(buffer, position)
+
+    def truncate(self, size: int) -> None:
+        """Cut, or lengthen with zeros, in memory."""
+        self._content.truncate(size)
+
+    def sync(self) -> None:
+        """Nothing of it is to last."""
+
+    def map(self, length: int) -> Mapping:
+        """A copy of the first bytes."""
+        mapping = Mapping(-1, length)
+        mapping.write(self.pread(length, 0))
+        mapping._disk = self._disk  # noqa: SLF001
+        return mapping
+
+
+class _Everything(File):
+    """A directory whose names are synced: they last as long as everything here."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        """Nothing of it is to last."""
+
+
+class RehearsalDisk(Disk):
+    """The real files, and changes that only this object knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._contents: dict[str, _Content | None] = {}
+        self._gone: set[str] = set()
+        self._made: set[str] = set()
+        self.renamed_directories: list[str] = []
+        """Their old paths."""
+
+    def changes(self) -> list[FileChange]:
+        """The files that are not as they were."""
+        found = []
+        for path, content in sorted(self._contents.items()):
+            before = super().size(path) if super().exists(path) else None
+            if content is None:
+                if before is not None:
+                    found.append(FileChange(path, before, None))
+            elif not self._is_as_it_was(path, content, before):
+                found.append(FileChange(path, before, content.size))
+        return found
+
+    def _is_as_it_was(self, path: str, content: _Content, before: int | None) -> bool:
+        if before != content.size:
+            return False
+        if not content.tail:
+            return content.base is not None and content.base.path == path
+        return super().open(path, write=False).pread(content.size, 0) == content.pread(content.size, 0)
+
+    # ---- files -------------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, write: bool, create: bool = False) -> File:
+        """Open a file; what is written to it stays in memory."""
+        content = self._contents.get(path)
+        if content is None:
+            exists = path not in self._contents and not self._is_gone(path) and os.path.exists(path)
+            if exists and not write:
+                return super().open(path, write=False)
+            if not exists and not create:
+                raise StorageError("open", path, FileNotFoundError(2, os.strerror(2)))
+            content = self._contents[path] = _Content(super().open(path, write=False) if exists else None)
+        return _RehearsedFile(self, path, content)
+
+    def open_directory(self, path: str) -> File:
+        """Open a directory in order to sync it."""
+        return _Everything(self, path, -1)
+
+    def exists(self, path: str) -> bool:
+        """Whether anything has this name."""
+        if path in self._contents:
+            return self._contents[path] is not None
+        return path in self._made or (not self._is_gone(path) and super().exists(path))
+
+    def is_dir(self, path: str) -> bool:
+        """Whether this is a directory."""
+        return path in self._made or (not self._is_gone(path) and super().is_dir(path))
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory."""
+        names = (
+            {name for name in super().listdir(path) if self.exists(f"{path}/{name}")} if super().is_dir(path) else set()
+        )
+        for changed, content in self._contents.items():
+            if content is not None and os.path.dirname(changed) == path:
+                names.add(os.path.basename(changed))
+        return list(names)
+
+    def make_dirs(self, path: str) -> None:
+        """Make a directory."""
+        if not self.is_dir(path):
+            self._made.add(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file or directory another name."""
+        if self.is_dir(source):
+            self._gone.add(source)
+            self._contents = {path: c for path, c in self._contents.items() if not path.startswith(f"{source}/")}
+            self.renamed_directories.append(source)
+            return
+        self.open(source, write=True)
+        self._contents[target] = self._contents[source]
+        self._contents[source] = None
+
+    def unlink(self, path: str, *, missing_ok: bool = False) -> None:
+        """Remove a file's name."""
+        if self.exists(path):
+            self._contents[path] = None
+        elif not missing_ok:
+            raise StorageError("delete", path, FileNotFoundError(2, os.strerror(2)))
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all below it."""
+        self._gone.add(path)
+
+    def size(self, path: str) -> int:
+        """Bytes in a file."""
+        return self.open(path, write=False).size()
+
+    def modified_ms(self, path: str) -> int:
+        """When a file was last written; one that was made here, never."""
+        content = self._contents.get(path)
+        return super().modified_ms(path) if content is None or super().exists(path) else 0
+
+    def read(self, path: str) -> bytes:
+        """All of a (small) file."""
+        file = self.open(path, write=False)
+        return file.pread(file.size(), 0)
+
+    def sync_all(self, path: str, write_out: Callable[[], None]) -> None:  # noqa: ARG002
+        """Only write: nothing is to last."""
+        write_out()
+
+    def _is_gone(self, path: str) -> bool:
+        return bool(self._gone) and any(path == gone or path.startswith(f"{gone}/") for gone in self._gone)

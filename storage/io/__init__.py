@@ -1,0 +1,1 @@
+"""Access to the file system: the disk, sync, page cache, file handles."""

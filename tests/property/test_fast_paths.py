@@ -1,0 +1,336 @@
+"""The short cuts of Fetch and Produce answer as the handlers do, byte for byte: random frames go both ways."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.handlers import request_dispatcher
+from broker.handlers.records import fetch, fetch_fast_path, produce, produce_fast_path
+from broker.handlers.records.fetch import FetchHandler
+from broker.handlers.request_dispatcher import Dispatcher
+from broker.handlers.router import Router, Shortcuts
+from broker.network.exchange import CloseConnection
+from broker.security.authorizer import AllowAll
+from protocol.api import request_header_version
+from protocol.codec import encode
+from protocol.errors import MalformedRequest
+from protocol.messages.headers import RequestHeader
+from protocol.messages.produce_fetch import ForgottenTopic
+from protocol.records import ControlType, FileRegion, end_txn_marker
+from protocol.schema import Message
+from storage.log.log import Origin
+from tests.support.replica_harness import HeldWorker, World, batch, read_regions
+from tests.support.seeds import seed_of
+
+_PRODUCE, _FETCH = 0, 1
+_FORBIDDEN = "forbidden"
+
+
+class Guard(AllowAll):
+    """Nobody may touch one topic."""
+
+    def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
+        return resource_name != _FORBIDDEN
+
+
+class Way:
+    """One of the two ways that a request can go; counts what its short cut answers."""
+
+    def __init__(self, world: World, rows: Any, handler: Any, shortcuts: Shortcuts | None) -> None:
+        self.world = world
+        self.answered: Counter[int] = Counter()
+        self.dispatcher = Dispatcher()
+        self.dispatcher.serve(Router(rows(handler, None if shortcuts is None else self._counted(shortcuts))))
+
+    def _counted(self, shortcuts: Shortcuts) -> Shortcuts:
+        def counted(version: int) -> Any:
+            shortcut = shortcuts(version)
+
+            def counting(*request: Any) -> Any:
+                answer = shortcut(*request)
+                self.answered[version] += answer is not None
+                return answer
+
+            return None if shortcut is None else counting
+
+        return counted
+
+    def ask(self, frame: bytes) -> list[Any]:
+        """What comes back, now or later: a list of one thing, or of nothing yet."""
+        answers: list[Any] = []
+        connection = self.world.context(0, 0).connection
+        try:
+            answer = self.dispatcher.dispatch(bytearray(frame), connection, self.world.mono_ms)
+        except (MalformedRequest, CloseConnection) as error:
+            return [repr(error)]
+        if answer is None or isinstance(answer, list):
+            answers.append(joined(answer))
+        else:
+            answer.deliver_to(lambda parts: answers.append(joined(parts)), lambda why: answers.append(f"closed: {why}"))
+        assert not self.dispatcher.handler_faults
+        return answers
+
+
+def joined(parts: Any) -> bytes | None:
+    """What a client would receive."""
+    if parts is None:
+        return None
+    whole = b"".join(read_regions((part,)) if isinstance(part, FileRegion) else bytes(part) for part in parts)
+    assert int.from_bytes(whole[:4], "big") == len(whole) - 4
+    return whole
+
+
+def frame_of(request: Message, version: int, chance: random.Random) -> bytes:
+    """A frame, sometimes a damaged one."""
+    key = request.API_KEY
+    assert key is not None
+    header = RequestHeader(
+        request_api_key=key,
+        request_api_version=version,
+        correlation_id=chance.randrange(2**31),
+        client_id=chance.choice((None, "", "client", "clïent")),
+    )
+    frame = encode(header, request_header_version(key, version)) + encode(request, version)
+    damage = chance.random()
+    if damage < 0.05:
+        return frame[: chance.randrange(8, len(frame))]
+    if damage < 0.08:
+        return frame + b"more"
+    if damage < 0.14:
+        at = chance.randrange(8, len(frame))
+        return frame[:at] + bytes([chance.choice((0, 1, 2, 127, 128, 255))]) + frame[at + 1 :]
+    return frame
+
+
+# ---------------------------------------------------------------- Fetch
+class Fetches:
+    """Random Fetches of one client in one version, as it goes on in its session."""
+
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self.world, self.chance = world, chance
+        self.version = chance.randrange(4, 19)
+        self.session = (0, chance.choice((0, -1)))
+        self.place = (chance.choice((*_TOPICS, "t", "t", "t", "t")), chance.randrange(3))
+
+    def next(self) -> Message:
+        chance, version = self.chance, self.version
+        places = {self.place: chance.randrange(5)}
+        if chance.random() < 0.1:
+            places |= {(chance.choice(_TOPICS), chance.randrange(3)): chance.randrange(9) for _ in range(3)}
+        elif chance.random() < 0.1:
+            places = {}
+        usual = chance.random() < 0.8
+        request = self.world.fetch_request(
+            places,
+            version=version,
+            max_wait_ms=chance.choice((0, 100)),
+            min_bytes=chance.choice((0, 1, 1, 1, 150, 10**6)),
+            max_bytes=chance.choice((0, 1, 300, 10**6, 2**31 - 1)),
+            partition_max_bytes=chance.choice((1, 200, 10**6)),
+            isolation=chance.choice((0, 1)),
+            replica=-1 if usual or version >= 15 else chance.choice((-1, -2, -3, 2)),
+            leader_epoch=-1 if usual else chance.choice((-1, 0, 7)),
+            last_fetched_epoch=-1 if version < 12 else chance.choice((-1, -1, 0, 0, 0, 5)),
+            session=self.session,
+            rack="" if usual else chance.choice(("", "rack2")),
+        )
+        if usual:
+            request.replica_state = None
+        if not usual and version >= 7 and chance.random() < 0.2:
+            request.forgotten_topics_data = [ForgottenTopic(topic="t", topic_id=bytes(16), partitions=[0])]
+        if not usual and version >= 12 and chance.random() < 0.2:
+            request.unknown_tagged_fields = {99: b"new"}
+        return request
+
+    def take(self, answers: list[Any]) -> None:
+        """Go on in the session that the answer names, or begin another one; do not always wait for the answer."""
+        header = 4 if self.version < 12 else 5
+        if not answers and self.session[0]:
+            self.session = (self.session[0], self.session[1] + 1)
+            return
+        answer = answers[0] if answers else None
+        if self.version < 7 or not isinstance(answer, bytes) or len(answer) < header + 14 or self.chance.random() < 0.1:
+            self.session = (0, self.chance.choice((0, -1)))
+            return
+        session_id = int.from_bytes(answer[header + 10 : header + 14], "big")
+        self.session = (session_id, self.session[1] + 1) if session_id else (0, self.chance.choice((0, -1, -1)))
+
+
+_TOPICS = ("t", "t", "t", "t", "quiet", "elsewhere", "unknown", _FORBIDDEN, "n" * 200, "aborted")
+
+
+def fetching_world(path: Any) -> World:
+    world = World(path, authorizer=Guard())
+    world.create("t", partitions=3)
+    world.create("quiet", partitions=3)
+    world.create("n" * 200, partitions=3)
+    world.create(_FORBIDDEN, partitions=3)
+    world.create("elsewhere", partitions=3, replicas=(2, 3), leader=2)
+    world.create("aborted", partitions=1)
+    for index in range(3):
+        world.load("t", index, batches=index + 2, size=100)
+        world.load("n" * 200, index, batches=2, size=100)
+    log = world.partition("aborted").log
+    for records in (
+        batch(2, producer_id=5, producer_epoch=0, base_sequence=0, transactional=True),
+        end_txn_marker(ControlType.ABORT, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0),
+        batch(),
+    ):
+        log.append(records, leader_epoch=0, wall_ms=world.wall_ms, origin=Origin.COORDINATOR)
+    world.fetch("aborted", max_wait_ms=0)  # from here on looking moves nothing
+    return world
+
+
+def sessions_of(handler: FetchHandler) -> list[Any]:
+    """All that the sessions remember, in their order."""
+    return [
+        (
+            session.session_id, session.epoch, session.last_used_mono_ms,
+            [(fetched.topic, fetched.index) for fetched in session.dirty],
+            [
+                (
+                    name, fetched.topic, fetched.offset, fetched.max_bytes, fetched.leader_epoch, fetched.last_fetched_epoch,
+                    fetched.told_high_watermark, fetched.told_log_start_offset,
+                )
+                for name, fetched in session.partitions.items()
+            ],
+        )
+        for session in handler.sessions._by_id.values()
+    ]  # fmt: skip
+
+
+def test_fetches_are_answered_alike_both_ways(tmp_path):
+    """Sessions, waiting and refusals included; the sessions end up alike too. The seed is in the message."""
+    seed = seed_of()
+    chance = random.Random(seed)
+    worlds = [fetching_world(tmp_path / way) for way in ("short", "long")]
+    handlers = [world.fetching for world in worlds]
+    for handler in handlers:
+        handler.max_bytes, handler.sessions.slots = 2000, 15
+    short = Way(worlds[0], fetch.routes, handlers[0], fetch_fast_path.shortcuts(handlers[0]))
+    long = Way(worlds[1], fetch.routes, handlers[1], None)
+    clients = [Fetches(worlds[0], chance) for _ in range(60)]
+    asked: list[tuple[list[Any], list[Any]]] = []
+    for turn in range(2500):
+        if not asked or asked[-1][1] or chance.random() < 0.5:  # else the same asks again while it waits
+            client = chance.choice(clients)
+        frame = frame_of(client.next(), client.version, chance)
+        answers, expected = short.ask(frame), long.ask(frame)
+        asked.append((answers, expected))
+        load, index, wait_ms = chance.random() < 0.2, chance.randrange(3), chance.choice((0, 0, 1, 100))
+        for world in worlds:
+            if load:
+                world.load("t", index, size=100)
+            world.pass_time(wait_ms)
+            world.settle()
+        assert answers == expected, f"seed {seed}, turn {turn}, version {client.version}, {frame.hex()}"
+        assert sessions_of(handlers[0]) == sessions_of(handlers[1]), f"seed {seed}, turn {turn}, {frame.hex()}"
+        client.take(expected)
+        if chance.random() < 0.01:
+            handlers[0].select_replica = handlers[1].select_replica = chance.choice((None, None, None, lambda *_: 2))
+    assert [answers for answers, _ in asked] == [expected for _, expected in asked], f"seed {seed}"
+    assert sum(short.answered.values()) > 100, f"seed {seed}: hardly anything went the short way: {short.answered}"
+
+
+# ---------------------------------------------------------------- Produce
+_PLACES = ("t", "t", "t", "stamped", "replicated", "durable", "elsewhere", "unknown", "__consumer_offsets", _FORBIDDEN)
+
+
+def producing_world(path: Any, *, is_held: bool) -> World:
+    world = World(path, authorizer=Guard(), worker=HeldWorker() if is_held else None)
+    world.create("t", partitions=2)
+    world.create("stamped", partitions=2, message_timestamp_type="LogAppendTime")
+    world.create("replicated", partitions=2, replicas=(1, 2))
+    world.create("durable", partitions=2, flush_messages=1)
+    world.create("elsewhere", partitions=2, replicas=(2, 3), leader=2)
+    world.create("__consumer_offsets", partitions=2)
+    world.create(_FORBIDDEN, partitions=2)
+    return world
+
+
+def random_records(chance: random.Random, sequences: Counter[int]) -> bytearray | None:
+    """A batch, now and then a broken, repeated or forbidden one."""
+    kind = chance.random()
+    if kind < 0.03:
+        return None
+    if kind < 0.5:
+        producer = chance.randrange(3)
+        count = chance.choice((1, 3))
+        sequence = sequences[producer] if chance.random() < 0.8 else chance.randrange(5)
+        sequences[producer] = sequence + count
+        return batch(count, producer_id=producer, producer_epoch=0, base_sequence=sequence)
+    records = batch(
+        chance.choice((1, 9, 40)), chance.choice((0, 10, 500)), compression=chance.choice((0, 0, 1, 2, 3, 4))
+    )
+    if kind < 0.6:
+        records[chance.randrange(len(records))] ^= 1 << chance.randrange(8)
+    elif kind < 0.65:
+        del records[chance.randrange(len(records)) :]
+    elif kind < 0.7:
+        return batch(transactional=True, producer_id=7, producer_epoch=0, base_sequence=0)
+    return records
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_produces_are_answered_alike_both_ways(tmp_path, monkeypatch, *, is_held):
+    """The logs end up alike too, whether writes and syncs end at once or later. The seed is in the message."""
+    seed = seed_of()
+    chance = random.Random(seed)
+    worlds = [producing_world(tmp_path / way, is_held=is_held) for way in ("short", "long")]
+    monkeypatch.setattr(request_dispatcher, "time", SimpleNamespace(time_ns=lambda: worlds[0].wall_ms * 1_000_000))
+    short = Way(worlds[0], produce.routes, worlds[0].producing, produce_fast_path.shortcuts(worlds[0].producing))
+    long = Way(worlds[1], produce.routes, worlds[1].producing, None)
+    sequences: Counter[int] = Counter()
+    asked: list[tuple[list[Any], list[Any], bytes]] = []
+    for _ in range(1000):
+        version = chance.randrange(3, 14)
+        batches = [(chance.choice(_PLACES), chance.randrange(3), random_records(chance, sequences))]
+        if chance.random() < 0.1:
+            batches.append(("t", chance.randrange(2), batch()))
+        request = worlds[0].produce_request(
+            batches,
+            version=version,
+            acks=chance.choice((1, 1, -1, -1, 0, 5)),
+            timeout_ms=chance.choice((-1, 0, 50)),
+            transactional_id=chance.choice((None, None, None, None, "id")),
+        )
+        frame = frame_of(request, version, chance)
+        asked.append((short.ask(frame), long.ask(frame), frame))
+        happen(worlds, chance)
+    for turn, (answers, expected, frame) in enumerate(asked):
+        assert answers == expected, f"seed {seed}, turn {turn}, {frame.hex()}"
+    assert contents(worlds[0]) == contents(worlds[1]), f"seed {seed}"
+    assert sum(short.answered.values()) > 100, f"seed {seed}: hardly anything went the short way: {short.answered}"
+
+
+def happen(worlds: list[World], chance: random.Random) -> None:
+    """The same things happen in both worlds: work that was held is done, a follower catches up, time passes."""
+    event = chance.random()
+    for world in worlds:
+        worker = world.worker
+        if isinstance(worker, HeldWorker):
+            if event < 0.6:
+                while worker.writes:
+                    worker.let_write()
+            if event < 0.3:
+                while worker.syncs:
+                    worker.let_sync()
+        if event < 0.2:
+            for index in range(2):
+                end = world.partition("replicated", index).log.log_end_offset
+                world.fetch("replicated", index, end, replica=2, max_wait_ms=0)
+        elif event > 0.8:
+            world.pass_time(30)
+
+
+def contents(world: World) -> dict[Any, bytes]:
+    """All bytes of all logs."""
+    logs = {}
+    for key, partition in world.replicas.partitions.items():
+        logs[key] = bytes(partition.log.read_records(0, 1 << 30)) if partition.log.log_end_offset else b""
+    return logs

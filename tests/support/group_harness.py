@@ -1,0 +1,580 @@
+"""Coordinators without a broker: the handlers over shards, fake logs, a fake clock; and the same seen through a socket.
+
+RULES    1. A world answers requests of named actors. An actor's name is its client id: its member ids begin with it.
+         2. Requests and answers pass through the codec of their version, so a world sees what a client sees.
+         3. Time moves only when told to; in a world of sockets, it is slept away.
+NOT HERE The language of scenarios (`tests/scenarios/run.py`).
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from broker.coordinators.classic.classic_protocol import GroupSettings
+from broker.coordinators.consumer_group_config import ConsumerGroupSettings, MigrationPolicy, SettingsOfGroups
+from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
+from broker.coordinators.transactions.producer_id_manager import ProducerIds
+from broker.coordinators.transactions.transaction import TopicPartition
+from broker.coordinators.transactions.transaction_coordinator import (
+    TRANSACTIONS_TOPIC,
+    Marker,
+    MarkerDone,
+    TransactionCoordinator,
+    TransactionSettings,
+)
+from broker.coordinators.transactions.transaction_verification import Admission
+from broker.handlers.groups.classic_groups import CoordinationHandlers
+from broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
+from broker.handlers.groups.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
+from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
+from broker.handlers.groups.offset_delete import OffsetDeletionHandler
+from broker.handlers.router import ConnectionInfo, Pending, RequestContext, Router
+from broker.handlers.transactions import producer_ids
+from broker.handlers.transactions.producer_ids import ProducerIdsHandler
+from broker.handlers.transactions.transactions import TransactionHandlers
+from broker.handlers.transactions.txn_offset_commit import TransactionalOffsetsHandler
+from broker.peers.endpoints import Addresses
+from broker.security.authorizer import ANONYMOUS, AllowAll, Authorizer
+from protocol.api import APIS, request_header_version, response_header_version
+from protocol.codec import decode, encode
+from protocol.errors import ErrorCode
+from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from protocol.messages.headers import RequestHeader, ResponseHeader
+from protocol.messages.quorum import AllocateProducerIdsResponse
+from protocol.records import ControlType, end_txn_marker, headers, patch
+from protocol.schema import Message
+from replication.metadata.image import BrokerImage, Changes, Endpoint, MetadataImage, PartitionState, TopicImage
+from replication.timer_queue import Deadlines
+from storage.io.would_block import WouldBlock
+from tests.support.waiting import until
+
+NODE = 1
+START_WALL_MS = 1_700_000_000_000
+TRANSACTIONS_PARTITIONS = 5
+
+
+class FakeClock:
+    """Stands still until it is moved; moving it runs what comes due on the way."""
+
+    def __init__(self) -> None:
+        self.now_mono_ms = 1_000
+        self.deadlines = Deadlines()
+
+    def mono_ms(self) -> int:
+        """Milliseconds since some start."""
+        return self.now_mono_ms
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return START_WALL_MS + self.now_mono_ms
+
+    def advance(self, ms: int) -> None:
+        """Let time pass, deadline by deadline."""
+        end = self.now_mono_ms + ms
+        while (due := self.deadlines.next_mono_ms()) is not None and due <= end:
+            self.now_mono_ms = max(self.now_mono_ms, due)
+            self.deadlines.run_due(self.now_mono_ms)
+        self.now_mono_ms = end
+
+
+class FakeLog:
+    """One partition in memory; it can refuse, and it can keep commits waiting."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.end_offset = 0
+        self.max_batch_bytes = 1_048_588
+        self.refusal: ErrorCode | None = None
+        self.is_holding = False
+        self.held: list[Callable[[ErrorCode], None]] = []
+
+    def bounds(self) -> tuple[int, int]:
+        """Where it begins and ends."""
+        return 0, self.end_offset
+
+    def await_disk(self, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
+        """Wait at once."""
+        blocked.run()
+        blocked.finish()
+        then()
+
+    def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
+        """Take a batch."""
+        if self.refusal is not None:
+            done(self.refusal)
+            return
+        patch(batch, 0, self.end_offset, 0)
+        self.batches.append(bytes(batch))
+        self.end_offset = headers(batch)[0][1].next_offset
+        if self.is_holding:
+            self.held.append(done)
+        else:
+            done(ErrorCode.NONE)
+
+    def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Report on everything that was held back."""
+        held, self.held = self.held, []
+        for done in held:
+            done(error)
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Batches from one that holds the offset."""
+        found = b""
+        for batch in self.batches:
+            if headers(batch)[0][1].next_offset > offset and (not found or len(found) + len(batch) <= max_bytes):
+                found += batch
+        return found
+
+
+def topic_id_of(name: str, generation: int = 0) -> bytes:
+    """A made-up topic id that tells its topic when printed."""
+    return f"{name}.{generation}".encode().ljust(16, b".")[:16]
+
+
+class ImageHolder:
+    """A metadata image of one broker that topics can be added to."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage("cluster")
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, 0)
+        self.image.features["group.version"] = 1
+        self.image.brokers[NODE] = BrokerImage(NODE, 1, bytes(16), (endpoint,), {}, None, False, False, ())
+        self._made = 0
+
+    def add_topic(self, name: str, partitions: int, epoch: int = 0) -> Changes:
+        """Make a topic led here."""
+        states = {index: PartitionState((NODE,), (NODE,), NODE, epoch, 0) for index in range(partitions)}
+        topic = TopicImage(name, topic_id_of(name, self._made), states)
+        self._made += 1
+        self.image.topics_by_name = {**self.image.topics_by_name, name: topic}
+        self.image.topics_by_id = {**self.image.topics_by_id, topic.topic_id: topic}
+        changes = Changes()
+        changes.partitions[topic.topic_id] = set(states)
+        return changes
+
+    def remove_topic(self, name: str) -> Changes:
+        """Delete a topic."""
+        topic = self.image.topics_by_name[name]
+        self.image.topics_by_name = {key: one for key, one in self.image.topics_by_name.items() if one is not topic}
+        self.image.topics_by_id = {key: one for key, one in self.image.topics_by_id.items() if one is not topic}
+        changes = Changes()
+        changes.removed_topics[topic.topic_id] = topic
+        return changes
+
+
+class FakePartitions:
+    """Partitions that take markers; the offsets of groups are the group coordinator's."""
+
+    def __init__(self, world: LocalWorld) -> None:
+        self.partitions: dict[TopicPartition, Any] = {}
+        """What `Admission` looks at: nothing, so it asks every time."""
+        self.markers: list[tuple[Marker, TopicPartition]] = []
+        self.refusals: dict[TopicPartition, ErrorCode] = {}
+        self._world = world
+
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
+        """As `LocalMarkers.write`."""
+        for key in list(partitions):
+            refusal = self.refusals.get(key)
+            if refusal is not None:
+                done(key, refusal)
+                continue
+            self.markers.append((marker, key))
+            if key[0] != OFFSETS_TOPIC:
+                done(key, ErrorCode.NONE)
+                continue
+            batch = end_txn_marker(
+                ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                timestamp_ms=self._world.clock.wall_ms(),
+            )
+            shard = self._world.runtime.shards[key[1]]
+            commit = shard.end_transaction(batch, marker.producer_id, is_commit=marker.is_commit)
+            commit.then(partial(done, key))
+
+
+class LocalWorld:
+    """The handlers of groups and transactions and everything below them, without I/O."""
+
+    def __init__(
+        self,
+        settings: GroupSettings | None = None,
+        offsets_partitions: int = 5,
+        transaction_settings: TransactionSettings | None = None,
+    ) -> None:
+        self.clock = FakeClock()
+        self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
+        self.transaction_settings = transaction_settings or TransactionSettings()
+        self.transaction_version = 2
+        self.producer_ids = ProducerIds(self, NODE, lambda: 0)
+        self._next_block = 0
+        self.data = FakePartitions(self)
+        self.transaction_logs = [FakeLog() for _ in range(TRANSACTIONS_PARTITIONS)]
+        self.logs = [FakeLog() for _ in range(offsets_partitions)]
+        self.holder = ImageHolder()
+        self.settings_of_groups = SettingsOfGroups(self.settings.consumer, lambda: self.holder.image)
+        self._uuids = 0
+        self._epoch = 0
+        self.connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 5000), ANONYMOUS)
+        self.answers: dict[str, list[Message]] = {}
+        self.waiting: dict[str, Pending] = {}
+        self._start()
+
+    def _start(self) -> None:
+        self.runtime = CoordinatorRuntime(
+            OFFSETS_TOPIC,
+            lambda host: GroupCoordinator(
+                host, self.settings, self.settings_of_groups, self._uuid, lambda: self.holder.image
+            ),
+            lambda partition: self.logs[partition],
+            self.clock.deadlines,
+            self.clock,
+        )
+        self.transactions = CoordinatorRuntime(
+            TRANSACTIONS_TOPIC,
+            lambda host: TransactionCoordinator(
+                host,
+                self.transaction_settings,
+                self.data,
+                lambda: self.transaction_version,
+                self.producer_ids.take,
+            ),
+            lambda partition: self.transaction_logs[partition],
+            self.clock.deadlines,
+            self.clock,
+        )
+        self._route(AllowAll())
+
+    def _route(self, authorizer: Authorizer) -> None:
+        def image() -> MetadataImage:
+            return self.holder.image
+
+        admission = Admission(self.data, self.transactions, self.clock.deadlines, self.clock)  # type: ignore[arg-type]
+        topics = {
+            GROUP: CreatableTopic(name=OFFSETS_TOPIC, num_partitions=len(self.logs), replication_factor=1),
+            TRANSACTION: CreatableTopic(
+                name=TRANSACTIONS_TOPIC, num_partitions=len(self.transaction_logs), replication_factor=1
+            ),
+        }
+        addresses = Addresses(NODE, frozenset())
+        self.handlers = CoordinationHandlers(self.runtime, authorizer)
+        self.offset_handlers = GroupOffsetsHandlers(self.runtime, image, authorizer)
+        transacting = TransactionHandlers(
+            self.transactions, self.runtime, image, self.producer_ids.take, authorizer, len(self.logs)
+        )
+        self.router = Router(
+            [
+                *FindCoordinatorHandler(image, addresses, authorizer, self._create_topics, topics).routes(),
+                *self.handlers.routes(),
+                *self.offset_handlers.routes(),
+                *OffsetDeletionHandler(self.runtime, image, authorizer).routes(),
+                *ConsumerGroupHandlers(self.runtime, image, authorizer).routes(),
+                *TransactionalOffsetsHandler(self.runtime, admission, image, authorizer).routes(),
+                *transacting.routes(),
+                *producer_ids.routes(ProducerIdsHandler(self.producer_ids, transacting.init_producer_id, authorizer)),
+            ]
+        )
+
+    def submit(self, _request: Message, *, wall_ms: int, reply: Callable[[Message], None]) -> None:
+        """The controller gives out a block of producer ids."""
+        self._next_block += 1000
+        assert wall_ms
+        reply(AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000))
+
+    def authorize_by(self, authorizer: Authorizer) -> None:
+        """Ask somebody else than the one who allows everything."""
+        self._route(authorizer)
+
+    def _uuid(self) -> str:
+        self._uuids += 1
+        return f"00000000-0000-0000-0000-{self._uuids:012}"
+
+    def _create_topics(
+        self, request: CreateTopicsRequest, _: int, reply: Callable[[CreateTopicsResponse], None]
+    ) -> None:
+        for topic in request.topics:
+            self.create_topic(topic.name, topic.num_partitions)
+        results = [CreatableTopicResult(name=topic.name, error_code=0, error_message=None) for topic in request.topics]
+        reply(CreateTopicsResponse(topics=results))
+
+    # ---- what a scenario does
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Make a topic, as the controller would."""
+        self._image_changed(self.holder.add_topic(name, partitions, self._epoch))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, as the controller would."""
+        self._image_changed(self.holder.remove_topic(name))
+
+    def _image_changed(self, changes: Changes) -> None:
+        self.runtime.image_changed(changes, self.holder.image, NODE)
+        self.transactions.image_changed(changes, self.holder.image, NODE)
+
+    def topic_id(self, name: str) -> bytes:
+        """The id of a topic that is there."""
+        return self.holder.image.topics_by_name[name].topic_id
+
+    def send(self, actor: str, request: Message, version: int) -> None:
+        """Send a request; `take` has the answer when there is one."""
+        key = type(request).API_KEY
+        request = decode(type(request), version, encode(request, version))
+        clock = self.clock
+        context = RequestContext(key, version, 1, actor, self.connection, clock.mono_ms(), clock.wall_ms())
+        answer = self.router.table[key].handler(context, request)
+        if isinstance(answer, Pending):
+            self.waiting[actor] = answer
+            answer.deliver_to(lambda message: self._deliver(actor, message, version), lambda _: None)
+        else:
+            self._deliver(actor, answer, version)
+
+    def _deliver(self, actor: str, answer: Message | None, version: int) -> None:
+        assert answer is not None
+        self.waiting.pop(actor, None)
+        seen = decode(type(answer), version, encode(answer, version))
+        self.answers.setdefault(actor, []).append(seen)
+
+    def take(self, actor: str, patience_ms: int = 0) -> Message | None:
+        """The next answer to an actor, if there is one in so much time; what is due now happens first."""
+        clock = self.clock
+        end = clock.now_mono_ms + patience_ms
+        clock.advance(0)
+        while not self.answers.get(actor):
+            due = clock.deadlines.next_mono_ms()
+            if due is None or due > end:
+                clock.advance(end - clock.now_mono_ms)
+                return None
+            clock.advance(due - clock.now_mono_ms)
+        return self.answers[actor].pop(0)
+
+    def ask(self, request: Message, version: int, actor: str = "client") -> Any:
+        """Send and take the answer, which must be there at once."""
+        self.send(actor, request, version)
+        answer = self.take(actor)
+        assert answer is not None, f"{actor} waits"
+        return answer
+
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        self.clock.advance(ms)
+
+    def restart(self) -> None:
+        """Stop the broker and start it again: the logs stay, all else is read back."""
+        self.runtime.close()
+        self.transactions.close()
+        for log in self.logs + self.transaction_logs:
+            log.held.clear()
+        self.answers.clear()
+        self.waiting.clear()
+        self._epoch += 1
+        self._start()
+        for topic, logs in ((OFFSETS_TOPIC, self.logs), (TRANSACTIONS_TOPIC, self.transaction_logs)):
+            if topic in self.holder.image.topics_by_name:
+                self._image_changed(self.holder.add_topic(topic, len(logs), self._epoch))
+        while self.runtime.is_loading or self.transactions.is_loading:
+            self.clock.advance(1)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def local_world(settings: Mapping[str, Any]) -> LocalWorld:
+    """A world in memory with settings under Kafka's names, and the topic of the offsets in it."""
+    world = LocalWorld(
+        GroupSettings(
+            min_session_timeout_ms=settings["group.min.session.timeout.ms"],
+            initial_rebalance_delay_ms=settings["group.initial.rebalance.delay.ms"],
+            max_size=settings.get("group.max.size", GroupSettings().max_size),
+            consumer=_consumer_settings(settings),
+        ),
+        settings["offsets.topic.num.partitions"],
+        TransactionSettings(
+            abort_interval_ms=settings.get(
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms", TransactionSettings().abort_interval_ms
+            ),
+        ),
+    )
+    world.create_topic(OFFSETS_TOPIC, settings["offsets.topic.num.partitions"])
+    world.create_topic(TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS)
+    return world
+
+
+def _consumer_settings(settings: Mapping[str, Any]) -> ConsumerGroupSettings:
+    """The settings that begin with group.consumer, by Kafka's names."""
+    known = ConsumerGroupSettings()
+    names = {
+        "session_timeout_ms": "session.timeout.ms",
+        "heartbeat_interval_ms": "heartbeat.interval.ms",
+        "assignment_interval_ms": "assignment.interval.ms",
+        "max_size": "max.size",
+    }
+    values = {field: settings.get(f"group.consumer.{name}", getattr(known, field)) for field, name in names.items()}
+    policy = MigrationPolicy(settings.get("group.consumer.migration.policy", known.migration_policy.value))
+    return known._replace(**values, migration_policy=policy)
+
+
+class SocketWorld:
+    """The same through sockets, for any broker: Apache Kafka too."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, port = bootstrap.rsplit(":", 1)
+        self._address = (host, int(port))
+        self._connections: dict[str, _Connection] = {}
+        self.topic_ids: dict[str, bytes] = {}
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Make a topic and wait until it can be used."""
+        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+        answer = self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 7, actor="admin")
+        assert answer.topics[0].error_code in {0, ErrorCode.TOPIC_ALREADY_EXISTS}, answer
+        from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+        while True:
+            asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+            found = self.ask(asked, 12, actor="admin").topics[0]
+            if found.error_code == 0 and len(found.partitions) == partitions:
+                self.topic_ids[name] = found.topic_id
+                return
+            time.sleep(0.05)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; the coordinator hears of it a little later."""
+        from protocol.messages.admin import DeleteTopicsRequest
+
+        answer = self.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 5, actor="admin")
+        assert answer.responses[0].error_code == 0, answer
+        time.sleep(0.5)
+
+    def topic_id(self, name: str) -> bytes:
+        """The id of a topic that is there."""
+        return self.topic_ids[name]
+
+    def send(self, actor: str, request: Message, version: int) -> None:
+        """Send a request."""
+        connection = self._connections.get(actor)
+        if connection is None or connection.is_closed:
+            connection = self._connections[actor] = _Connection(self._address, actor)
+        connection.send(request, version)
+
+    def take(self, actor: str, patience_ms: int) -> Message | None:
+        """The next answer to an actor, if one comes in time."""
+        connection = self._connections.get(actor)
+        return None if connection is None else connection.take(patience_ms / 1000)
+
+    def ask(self, request: Message, version: int, actor: str = "client") -> Any:
+        """Send and wait for the answer."""
+        self.send(actor, request, version)
+        answer = self._connections[actor].take(30)
+        assert answer is not None, f"{actor} waits"
+        return answer
+
+    def find_coordinator(self) -> None:
+        """Wait until the topics of offsets and transactions are there and loaded."""
+        from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+        from protocol.messages.groups import DescribeGroupsRequest
+        from protocol.messages.metadata import FindCoordinatorRequest
+        from protocol.messages.transactions import DescribeTransactionsRequest, InitProducerIdRequest
+
+        keys = [f"any-{number}" for number in range(100)]
+
+        def coordinators(key_type: int) -> bool:
+            asked = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
+            return not any(one.error_code for one in self.ask(asked, 4, actor="admin").coordinators)
+
+        def groups() -> bool:
+            asked = DescribeGroupsRequest(groups=keys)
+            return not any(one.error_code for one in self.ask(asked, 5, actor="admin").groups)
+
+        def consumer_groups() -> bool:
+            # The first heartbeat that a broker of Java ever sees takes it longer than a scenario waits.
+            join = ConsumerGroupHeartbeatRequest(group_id="any", member_id="any", member_epoch=0)
+            join.rebalance_timeout_ms, join.subscribed_topic_names, join.topic_partitions = 1000, [], []
+            leave = ConsumerGroupHeartbeatRequest(group_id="any", member_id="any", member_epoch=-1)
+            return not any(self.ask(beat, 1, actor="admin").error_code for beat in (join, leave))
+
+        def transactions() -> bool:
+            told = self.ask(DescribeTransactionsRequest(transactional_ids=keys), 0, actor="admin")
+            codes = {one.error_code for one in told.transaction_states}
+            return codes == {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}
+
+        def producer_ids() -> bool:
+            begin = InitProducerIdRequest(transactional_id="any", transaction_timeout_ms=1000)
+            return not self.ask(begin, 4, actor="admin").error_code
+
+        for look, what in (
+            (lambda: coordinators(GROUP), "coordinators of groups"),
+            (groups, "groups that are loaded"),
+            (consumer_groups, "consumer groups"),
+            (lambda: coordinators(TRANSACTION), "coordinators of transactions"),
+            (transactions, "transactions that are loaded"),
+            (producer_ids, "producer ids"),
+        ):
+            until(look, what, within_s=60, every_s=0.1)
+
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        time.sleep(ms / 1000)
+
+    def restart(self) -> None:
+        """Not for a broker that others use too."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Hang up."""
+        for connection in self._connections.values():
+            connection.close()
+
+
+class _Connection:
+    def __init__(self, address: tuple[str, int], client_id: str) -> None:
+        self._socket = socket.create_connection(address, timeout=30)
+        self._client_id = client_id
+        self._expected: list[tuple[type[Message], int]] = []
+        self.is_closed = False
+
+    def send(self, request: Message, version: int) -> None:
+        key = type(request).API_KEY
+        header = RequestHeader(
+            request_api_key=key, request_api_version=version, correlation_id=7, client_id=self._client_id
+        )
+        frame = encode(header, request_header_version(key, version)) + encode(request, version)
+        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+        self._expected.append((type(request), version))
+
+    def take(self, patience_s: float) -> Message | None:
+        if self.is_closed or not self._expected:
+            return None
+        if not select.select([self._socket], [], [], patience_s)[0]:
+            return None
+        try:
+            (length,) = struct.unpack(">i", self._read(4))
+            frame = self._read(length)
+        except EOFError:
+            self.is_closed = True
+            return None
+        cls, version = self._expected.pop(0)
+        key = cls.API_KEY
+        header_version = response_header_version(key, version)
+        start = len(encode(decode(ResponseHeader, header_version, frame), header_version))
+        return decode(APIS[key].response, version, frame, start)
+
+    def _read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = self._socket.recv(count - len(data))
+            if not piece:
+                raise EOFError
+            data += piece
+        return data
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,448 @@
+"""A broker's partitions and handlers without sockets, threads or clocks: everything happens when a test says so."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from broker.handlers.records.fetch import FetchHandler
+from broker.handlers.records.fetch_sessions import FetchSessions
+from broker.handlers.records.list_offsets import OffsetsHandler
+from broker.handlers.records.produce import ProduceHandler
+from broker.handlers.router import CloseConnection, ConnectionInfo, Pending, RequestContext
+from broker.security.authorizer import AllowAll, Authorizer
+from protocol.codec import decode, encode
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import stored_records
+from protocol.messages.produce_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ReplicaState,
+    TopicProduceData,
+)
+from protocol.primitives import ZERO_UUID
+from protocol.records import BatchBuilder, headers
+from protocol.schema import Message
+from replication.io_executor import Begin, Done, InlineWorker, Run, Worker
+from replication.metadata.image import MetadataImage, ResourceType
+from replication.partition.log_dir_moves import Moves
+from replication.partition.partition import Partition
+from replication.partition.replica_manager import ReplicaManager
+from replication.purgatory import Purgatory
+from replication.timer_queue import Deadlines
+from storage.config.log_config import LogConfig
+from storage.directories.log_manager import LogManager
+from storage.io.disk import Disk, StorageError
+from storage.io.would_block import WouldBlock
+
+SELF = 1
+T = TypeVar("T")
+NOW_MS = 1_700_000_000_000
+
+
+class HeldWorker:
+    """Keeps what it is given until the test lets it happen."""
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[Run, Done]] = []
+        self.syncs: list[tuple[Run, Done]] = []
+        self.reads: list[tuple[Run, Done]] = []
+        self.holds_reads = False
+        self.holds_work = False
+        """Also what is to be written at no size: not records."""
+
+    def write(self, directory: str, size: int, run: Run, done: Done) -> None:
+        if not size and not self.holds_work:
+            self.background(directory, run, done)
+        else:
+            self.writes.append((run, done))
+
+    def sync(self, directory: str, begin: Begin, done: Done) -> None:
+        self.syncs.append((begin(), done))
+
+    def read(self, directory: str, run: Run, done: Done) -> None:
+        if self.holds_reads:
+            self.reads.append((run, done))
+        else:
+            self.background(directory, run, done)
+
+    def name(self, directory: str, run: Run, done: Done) -> None:
+        self.background(directory, run, done)
+
+    def background(self, directory: str, run: Run, done: Done) -> None:
+        run()
+        done(None)
+
+    def let_write(self, error: StorageError | None = None) -> None:
+        self._next(self.writes, error)
+
+    def let_read(self, error: StorageError | None = None) -> None:
+        self._next(self.reads, error)
+
+    def let_sync(self, error: StorageError | None = None) -> None:
+        self._next(self.syncs, error)
+
+    @staticmethod
+    def _next(waiting: list[tuple[Run, Done]], error: StorageError | None) -> None:
+        run, done = waiting.pop(0)
+        if error is None:
+            run()
+        done(error)
+
+
+def waiting(look: Callable[[], T]) -> T:
+    """What a look finds that may wait for the disk."""
+    while True:
+        try:
+            return look()
+        except WouldBlock as blocked:
+            blocked.run()
+            blocked.finish()
+
+
+class NoTransactions:
+    """Knows of no transaction, and so lets no transactional record in."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.refusal: KafkaError | None = KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        """None: everything may come in."""
+
+    def admit(
+        self, transactional_id: str, producer: Any, partitions: Any, support: Any, done: Callable[[Any], None]
+    ) -> None:
+        """As `Admission.admit`."""
+        self.asked.append((transactional_id, tuple(producer), list(partitions), support))
+        done({} if self.refusal is None else dict.fromkeys(partitions, self.refusal))
+
+
+class Answer:
+    """What a handler answered, or has not answered yet."""
+
+    def __init__(self, answer: Message | Pending | None, response: type[Message], version: int) -> None:
+        self._response = response
+        self._version = version
+        self.is_done = False
+        self.message: Any = None
+        self.closed: str | None = None
+        self.pending = answer if isinstance(answer, Pending) else None
+        if self.pending is None:
+            self._take(answer)  # type: ignore[arg-type]
+        else:
+            self.pending.deliver_to(self._take, self._close)
+
+    def _take(self, message: Message | None) -> None:
+        assert not self.is_done
+        self.is_done = True
+        if message is not None:
+            encodable(message, self._response, self._version)
+        self.message = message
+
+    def _close(self, reason: str) -> None:
+        self.is_done = True
+        self.closed = reason
+
+
+def encodable(message: Message, response: type[Message], version: int) -> None:
+    """The answer fits its version: it survives the way over the wire, regions read into bytes."""
+    assert isinstance(message, response)
+    for topic in getattr(message, "responses", None) or []:
+        for partition in getattr(topic, "partitions", ()):
+            partition.records = read_regions(partition.records)
+    decode(response, version, bytes(encode(message, version)))
+
+
+def read_regions(records: Any) -> bytes:
+    """The bytes that sendfile would send."""
+    if isinstance(records, bytes | bytearray | memoryview):
+        return bytes(records)
+    return b"".join(os.pread(region.file.fileno(), region.length, region.position) for region in records)
+
+
+class World:
+    """One broker, number 1; brokers 2 and 3 are registered beside it."""
+
+    def __init__(
+        self,
+        path: Any,
+        *,
+        worker: Worker | None = None,
+        authorizer: Authorizer | None = None,
+        settings: dict[str, str] | None = None,
+        disk: Disk | None = None,
+        directories: int = 1,
+    ) -> None:
+        self.worker = worker or InlineWorker()
+        self.authorizer = authorizer or AllowAll()
+        self.mono_ms = 0
+        self.wall_ms = NOW_MS
+        self.deadlines = Deadlines()
+        self.purgatory = Purgatory(self.deadlines)
+        self.image = MetadataImage("cluster")
+        paths = [str(path / f"logs-{number}") for number in range(directories)]
+        for directory in paths:
+            os.makedirs(directory, exist_ok=True)
+        ids = {directory: bytes([number]) * 16 for number, directory in enumerate(paths)}
+        self.log_manager = LogManager(disk or Disk(), ids, LogConfig(), random_bytes=random.Random(1).randbytes)
+        self.log_manager.load()
+        self.replicas = ReplicaManager(self.log_manager, self.worker, self.purgatory, self.image, SELF, settings or {})
+        self.moves = Moves(
+            self.replicas,
+            self.log_manager,
+            self.worker,
+            lambda: self.wall_ms,
+            self.deadlines,
+            lambda: self.mono_ms,
+        )
+        session_ids = itertools.count(1001)
+        self.sessions = FetchSessions(self.purgatory, lambda: next(session_ids))
+        self.fetching = FetchHandler(self.replicas, self.sessions, self.purgatory, self.authorizer)
+        self.producing = ProduceHandler(self.replicas, self.deadlines, NoTransactions(), self.authorizer)  # type: ignore[arg-type]
+        self.offsets = OffsetsHandler(self.replicas, self.authorizer)
+        self.topic_numbers = itertools.count(1)
+        self.apply(*(self._broker(number) for number in (1, 2, 3)))
+
+    # ------------------------------------------------------------ the cluster
+    def _broker(self, number: int, *, fenced: bool = False) -> Message:
+        return stored_records.RegisterBrokerRecord(
+            broker_id=number,
+            incarnation_id=bytes([number]) * 16,
+            broker_epoch=100 + number,
+            end_points=[
+                stored_records.BrokerEndpoint(
+                    name="PLAINTEXT", host=f"host{number}", port=9000 + number, security_protocol=0
+                )
+            ],
+            features=[],
+            rack=f"rack{number}",
+            fenced=fenced,
+        )
+
+    def apply(self, *records: Message) -> None:
+        self.image, changes = self.image.apply(records, offset=self.image.offset + len(records), epoch=1)
+        for _ in self.replicas.apply(self.image, changes, self.mono_ms):
+            pass
+
+    def create(
+        self,
+        name: str = "t",
+        partitions: int = 1,
+        *,
+        replicas: tuple[int, ...] = (1,),
+        isr: tuple[int, ...] | None = None,
+        leader: int = SELF,
+        epoch: int = 0,
+        **config: Any,
+    ) -> bytes:
+        topic_id = next(self.topic_numbers).to_bytes(16, "big")
+        records: list[Message] = [stored_records.TopicRecord(name=name, topic_id=topic_id)]
+        records += [
+            stored_records.ConfigRecord(
+                resource_type=ResourceType.TOPIC, resource_name=name, name=key.replace("_", "."), value=str(value)
+            )
+            for key, value in config.items()
+        ]
+        records += [
+            stored_records.PartitionRecord(
+                partition_id=index, topic_id=topic_id, replicas=list(replicas), isr=list(isr or replicas),
+                leader=leader, leader_epoch=epoch, partition_epoch=0,
+            )
+            for index in range(partitions)
+        ]  # fmt: skip
+        self.apply(*records)
+        return topic_id
+
+    def delete(self, name: str = "t") -> None:
+        self.apply(stored_records.RemoveTopicRecord(topic_id=self.image.topics_by_name[name].topic_id))
+
+    def change(self, name: str = "t", index: int = 0, **fields: Any) -> None:
+        topic_id = self.image.topics_by_name[name].topic_id
+        self.apply(stored_records.PartitionChangeRecord(partition_id=index, topic_id=topic_id, **fields))
+
+    def partition(self, name: str = "t", index: int = 0) -> Partition:
+        return self.replicas.partitions[name, index]
+
+    # ------------------------------------------------------------ time
+    def pass_time(self, milliseconds: int) -> None:
+        self.mono_ms += milliseconds
+        self.wall_ms += milliseconds
+        self.deadlines.run_due(self.mono_ms)
+
+    def settle(self) -> None:
+        while self.purgatory.drain():
+            pass
+
+    # ------------------------------------------------------------ requests
+    def context(self, api_key: int, version: int, client_id: str = "test") -> RequestContext:
+        connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
+        return RequestContext(api_key, version, 1, client_id, connection, self.mono_ms, self.wall_ms)
+
+    def produce_request(
+        self, batches: list[tuple[str, int, Any]], *, acks: int = -1, timeout_ms: int = 1000,
+        transactional_id: str | None = None, version: int = 12,
+    ) -> ProduceRequest:  # fmt: skip
+        topics: list[TopicProduceData] = []
+        for name, index, records in batches:
+            data = PartitionProduceData(index=index, records=records)
+            if not topics or topics[-1].name != name:
+                known = self.image.topics_by_name.get(name)
+                topic_id = known.topic_id if known is not None and version >= 13 else ZERO_UUID
+                topics.append(TopicProduceData(name=name, topic_id=topic_id, partition_data=[]))
+            topics[-1].partition_data.append(data)
+        return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
+
+    def produce_all(
+        self, batches: list[tuple[str, int, Any]], *, version: int = 12, client_id: str = "test", **request: Any
+    ) -> Answer:
+        made = self.produce_request(batches, version=version, **request)
+        ctx = self.context(0, version, client_id)
+        try:
+            answer = self.producing.handle(ctx, made)
+        except CloseConnection as close:
+            closed = Answer(None, ProduceResponse, version)
+            closed.closed = str(close)
+            return closed
+        return Answer(answer, ProduceResponse, version)
+
+    def produce(self, name: str = "t", index: int = 0, records: Any = None, **request: Any) -> Answer:
+        return self.produce_all([(name, index, batch() if records is None else records)], **request)
+
+    def load(self, name: str = "t", index: int = 0, batches: int = 1, size: int = 10, acks: int = 1) -> None:
+        """Append that many batches of one record."""
+        for _ in range(batches):
+            answer = produced(self.produce(name, index, batch(size=size), acks=acks))
+            assert answer.error_code == 0, ErrorCode(answer.error_code)
+
+    def fetch_request(
+        self,
+        positions: dict[tuple[str, int], int],
+        *,
+        version: int = 12,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        max_bytes: int = 2**31 - 1,
+        partition_max_bytes: int = 1 << 20,
+        isolation: int = 0,
+        replica: int = -1,
+        leader_epoch: int = -1,
+        last_fetched_epoch: int = -1,
+        log_start_offset: int = -1,
+        session: tuple[int, int] = (0, -1),
+        rack: str = "",
+        forgotten: tuple[tuple[str, int], ...] = (),
+    ) -> FetchRequest:
+        topics: list[FetchTopic] = []
+        for (name, index), offset in positions.items():
+            if not topics or topics[-1].topic != name:
+                known = self.image.topics_by_name.get(name)
+                topic_id = ZERO_UUID if version < 13 else known.topic_id if known is not None else b"?" * 16
+                topics.append(FetchTopic(topic=name, topic_id=topic_id, partitions=[]))
+            topics[-1].partitions.append(
+                FetchPartition(
+                    partition=index, fetch_offset=offset, partition_max_bytes=partition_max_bytes,
+                    current_leader_epoch=leader_epoch, last_fetched_epoch=last_fetched_epoch,
+                    log_start_offset=log_start_offset,
+                )
+            )  # fmt: skip
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, isolation_level=isolation,
+            session_id=session[0], session_epoch=session[1], topics=topics, rack_id=rack,
+            forgotten_topics_data=[ForgottenTopic(topic=name, partitions=[index]) for name, index in forgotten],
+        )  # fmt: skip
+        if version >= 15:
+            request.replica_state = ReplicaState(replica_id=replica, replica_epoch=-1 if replica < 0 else 100 + replica)
+        else:
+            request.replica_id = replica
+        if version >= 13:
+            for topic in request.topics:
+                topic.topic = ""
+        return request
+
+    def fetch_all(self, positions: dict[tuple[str, int], int], *, version: int = 12, **request: Any) -> Answer:
+        made = self.fetch_request(positions, version=version, **request)
+        return Answer(self.fetching.handle(self.context(1, version), made), FetchResponse, version)
+
+    def fetch(self, name: str = "t", index: int = 0, offset: int = 0, **request: Any) -> Answer:
+        return self.fetch_all({(name, index): offset}, **request)
+
+
+def batch(count: int = 1, size: int = 10, **builder: Any) -> bytearray:
+    """A batch as a producer sends it."""
+    made = BatchBuilder(**builder)
+    for number in range(count):
+        made.append(NOW_MS + number, b"key", bytes(size))
+    return made.build()
+
+
+def produced(answer: Answer, topic: int = 0, partition: int = 0) -> PartitionProduceResponse:
+    """One partition of a Produce's answer."""
+    assert answer.is_done, "not answered yet"
+    found = answer.message.responses[topic].partition_responses[partition]
+    assert isinstance(found, PartitionProduceResponse)
+    return found
+
+
+def fetched(answer: Answer, topic: int = 0, partition: int = 0) -> PartitionData:
+    """One partition of a Fetch's answer."""
+    assert answer.is_done, "not answered yet"
+    found = answer.message.responses[topic].partitions[partition]
+    assert isinstance(found, PartitionData)
+    return found
+
+
+def named(answer: Answer) -> list[tuple[str, int]]:
+    """The partitions that a Fetch's answer names, in its order."""
+    assert answer.is_done, "not answered yet"
+    return [
+        (topic.topic, partition.partition_index) for topic in answer.message.responses for partition in topic.partitions
+    ]
+
+
+def offsets(data: PartitionData) -> list[int]:
+    """Base offsets of the batches that were fetched."""
+    assert isinstance(data.records, bytes)
+    return [header.base_offset for _, header in headers(data.records)]
+
+
+def note_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions that are looked at from now on."""
+    looked: list[int] = []
+    read = world.replicas.read
+
+    def note(topic: str, index: int, *rest: Any, **more: Any) -> Any:
+        looked.append(index)
+        return read(topic, index, *rest, **more)
+
+    monkeypatch.setattr(world.replicas, "read", note)
+    return looked
+
+
+class Client:
+    """A client with an incremental session, as Kafka's own behaves."""
+
+    def __init__(self, world: World, version: int = 12, **request: Any) -> None:
+        self.world, self.version, self.request = world, version, request
+        self.session = (0, 0)
+
+    def fetch(self, positions: dict[tuple[str, int], int] | None = None, **request: Any) -> Answer:
+        """Ask on, for these positions and what the session knows."""
+        answer = self.world.fetch_all(
+            positions or {}, version=self.version, session=self.session, **{**self.request, **request}
+        )
+        self.session = (self.session[0], self.session[1] + 1)
+        if answer.is_done and answer.message.session_id:
+            self.session = (answer.message.session_id, self.session[1])
+        return answer

@@ -1,0 +1,140 @@
+"""The broker's settings from files and the command line."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.config.broker_config import ConfigError, Endpoint, load_config
+from broker.config.config_definitions import BROKER_SETTINGS
+from broker.config.ignored_configs import unused_settings
+from storage.config.config_def import parse
+from storage.config.log_config import SYNONYMS
+
+
+def test_every_default_of_the_tables_is_a_value_that_its_own_row_accepts() -> None:
+    """A table that contradicts itself would stop every start."""
+    for setting in [*BROKER_SETTINGS.values(), *unused_settings().values()]:
+        parse(setting, setting.default)
+
+
+def test_every_synonym_of_a_topic_setting_is_a_broker_setting() -> None:
+    """log_config.SYNONYMS points into the broker's table."""
+    assert {name for names in SYNONYMS.values() for name, _ in names} <= BROKER_SETTINGS.keys()
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    """config rule 2."""
+    file = tmp_path / "server.properties"
+    file.write_text("# comment\nnode.id=7\nnum.partitions = 3\nlog.dirs=a,\\\n  b\nlisteners: PLAINTEXT://:9092\n")
+    config = load_config(str(file), {"num.partitions": "5"})
+    assert (config.node_id, config.number("num.partitions"), config.log_dirs) == (7, 5, ["a", "b"])
+    assert config.listeners == [Endpoint("PLAINTEXT", "", 9092)]
+    assert config.listeners[0].is_wildcard
+
+
+def test_a_bad_value_names_file_line_and_what_is_accepted(tmp_path: Path) -> None:
+    """config rule 3, design D14."""
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=1\n\nnum.partitions=none\n")
+    with pytest.raises(ConfigError) as refusal:
+        load_config(str(file), {})
+    assert str(refusal.value) == (
+        f"{file}, line 3: Invalid value none for configuration num.partitions: Not a number of type INT"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"listeners": "nonsense"}, "NAME://host:port"),
+        ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "a name of its own"),
+        ({"listeners": "CONTROLLER://h:1"}, "at least one broker advertised listener"),
+        ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),
+        ({"socket.request.max.bytes": "0"}, "Value must be at least 1"),
+        ({"log.retention.hours": "0"}, "log.retention.ms must be unlimited"),
+        ({"log.roll.ms": "0"}, "log.roll.ms must be greater than or equal to 1"),
+        ({"log.roll.jitter.ms": "-1"}, "log.roll.jitter.ms must be greater than or equal to 0"),
+        ({"log.dirs": "/a", "cordoned.log.dirs": "/a,/b,/c"}, "Missing entries : /b, /c"),
+        ({"log.dirs": "/a", "cordoned.log.dirs": "*,/a"}, "it must not contain other values"),
+        (
+            {"group.consumer.session.timeout.ms": "1000"},
+            "greater than or equal to group.consumer.min.session.timeout.ms",
+        ),
+        (
+            {"group.consumer.max.session.timeout.ms": "1"},
+            "greater than or equal to group.consumer.min.session.timeout.ms",
+        ),
+        ({"group.consumer.assignment.interval.ms": "15001"}, "less than or equal to group.consumer.max.assignment"),
+        (
+            {"group.consumer.heartbeat.interval.ms": "45000", "group.consumer.max.heartbeat.interval.ms": "45000"},
+            "group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms",
+        ),
+        ({"group.consumer.migration.policy": "sideways"}, "DISABLED, DOWNGRADE, UPGRADE, BIDIRECTIONAL"),
+        ({"log.cleaner.dedupe.buffer.size": "1048576"}, "at least 1MB per cleaner thread"),
+    ],
+)
+def test_settings_that_cannot_work_stop_the_start_with_a_sentence(settings: dict[str, str], words: str) -> None:
+    """config rule 3."""
+    with pytest.raises(ConfigError, match=words):
+        load_config(None, settings)
+
+
+def test_an_unknown_name_is_a_warning_and_one_of_kafkas_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    """design D14: a server.properties made for Kafka starts this broker."""
+    with caplog.at_level(logging.WARNING):
+        load_config(None, {"nonsense.setting": "1", "num.network.threads": "3"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "unknown setting nonsense.setting (the command line) is passed over"
+    ]
+
+
+def test_a_missing_file_is_one_sentence() -> None:
+    """config rule 3."""
+    with pytest.raises(ConfigError, match=r"cannot read the settings file nowhere\.properties: No such file"):
+        load_config("nowhere.properties", {})
+
+
+def test_the_example_settings_load_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """config/: what stands there is true, the lines that are commented out too."""
+    for path in sorted(Path("config").glob("*.properties")):
+        commented = {
+            line[1:].split("=")[0]: line.split("=", 1)[1]
+            for line in path.read_text().splitlines()
+            if line.startswith("#") and "=" in line and not line.startswith("# ")
+        }
+        with caplog.at_level(logging.WARNING):
+            load_config(str(path), commented)
+        assert caplog.records == [], path
+
+
+def test_listen_says_where_clients_connect_and_leaves_the_controllers_listeners() -> None:
+    """Decision 0016: a second port only where one is named."""
+    given = {"listeners": "PLAINTEXT://h:1,CONTROLLER://[::1]:9093", "controller.listener.names": "CONTROLLER"}
+    config = load_config(None, given, "127.0.0.1:0")
+    assert config.listeners == [Endpoint("PLAINTEXT", "127.0.0.1", 0)]
+    assert config.controller_listeners == [Endpoint("CONTROLLER", "::1", 9093)]
+    assert load_config(None, {}, "127.0.0.1:0").controller_listeners == []
+
+
+def test_what_compaction_may_take_is_shared_by_its_threads() -> None:
+    """Kafka's defaults, divided as Kafka divides them; half of the buffer is for reading."""
+    assert load_config(None, {}).cleaner_settings() == (1, 15_000, sys.float_info.max, (134_217_728, 0.9, 262_144))
+    given = {
+        "log.cleaner.threads": "4",
+        "log.cleaner.io.max.bytes.per.second": "1000",
+        "log.cleaner.dedupe.buffer.size": "8000000",
+        "log.cleaner.io.buffer.size": "400000",
+        "log.cleaner.io.buffer.load.factor": "0.5",
+        "log.cleaner.backoff.ms": "7",
+    }
+    assert load_config(None, given).cleaner_settings() == (4, 7, 250.0, (2_000_000, 0.5, 50_000))
+
+
+@pytest.mark.parametrize("given", [{"log.cleaner.enable": "false"}, {"log.cleaner.threads": "0"}])
+def test_without_threads_nothing_is_compacted(given: dict[str, str]) -> None:
+    """Neither has to be sensible in other respects."""
+    assert load_config(None, {**given, "log.cleaner.dedupe.buffer.size": "1"}).cleaner_settings().threads == 0

@@ -1,0 +1,79 @@
+"""Guards broker/config/listener_rules.py: which listeners a node has in its roles."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.config.broker_config import ConfigError, load_config
+
+QUORUM = "controller.quorum.bootstrap.servers=a:9093"
+NAMES = "controller.listener.names=CONTROLLER"
+BOTH, BROKER, CONTROLLER = (f"process.roles={roles}" for roles in ("broker,controller", "broker", "controller"))
+CLIENTS, VOTERS = "PLAINTEXT://:9092", "CONTROLLER://:9093"
+
+
+def load(lines: list[str]) -> None:
+    load_config(None, {"node.id": "1", **dict(line.split("=", 1) for line in lines)}, is_bare=True)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [BOTH, NAMES, QUORUM, f"listeners={CLIENTS},{VOTERS}"],
+        [BOTH, f"listeners={CLIENTS}"],
+        [BROKER, NAMES, QUORUM, f"listeners={CLIENTS},EXTERNAL://:9094", "inter.broker.listener.name=EXTERNAL"],
+        [CONTROLLER, NAMES, QUORUM, f"listeners={VOTERS}", "advertised.listeners=CONTROLLER://a:9093"],
+    ],
+)
+def test_what_a_role_needs_is_enough(lines: list[str]) -> None:
+    """Rules 1 and 2."""
+    load(lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (
+            [BROKER, QUORUM, f"listeners={CLIENTS}"],
+            "Missing required configuration",
+        ),
+        (
+            [BROKER, NAMES, QUORUM, f"listeners={CLIENTS},{VOTERS}"],
+            "must not contain a value appearing in the 'listeners'",
+        ),
+        (
+            [BROKER, NAMES, f"listeners={CLIENTS}"],
+            "If using process.roles, either controller.quorum.bootstrap.servers must",
+        ),
+        (
+            [CONTROLLER, NAMES, QUORUM, f"listeners={CLIENTS},{VOTERS}"],
+            "The listeners config must only contain KRaft",
+        ),
+        (
+            [CONTROLLER, NAMES, QUORUM, f"listeners={CLIENTS}"],
+            "must contain at least one value appearing in the 'listeners'",
+        ),
+        (
+            [BOTH, NAMES, QUORUM, f"listeners={VOTERS}"],
+            "There must be at least one broker advertised listener. Perhaps all",
+        ),
+        (
+            [BOTH, f"listeners={CLIENTS}", "inter.broker.listener.name=X"],
+            "must be a listener name defined in advertised",
+        ),
+        (
+            [BOTH, f"listeners={CLIENTS}", "advertised.listeners=PLAINTEXT://0.0.0.0:9092"],
+            "cannot use the nonroutable meta",
+        ),
+        (
+            [BOTH, f"listeners={CLIENTS}", "advertised.listeners=X://a:9092"],
+            "Found X. The valid options based on the current",
+        ),
+        (["process.roles=broker,foo", NAMES, QUORUM, f"listeners={CLIENTS}"], "foo"),
+        ([BOTH, NAMES, QUORUM, f"listeners={CLIENTS},CONTROLLER://:9092"], "port 9092 is named twice"),
+    ],
+)
+def test_what_a_role_cannot_have_is_said(lines: list[str], words: str) -> None:
+    """Rule 1, and what clients are told."""
+    with pytest.raises(ConfigError, match=words):
+        load(lines)

@@ -1,0 +1,302 @@
+"""One group: its bookkeeping, alone and under a random life."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any
+
+import pytest
+
+from broker.coordinators.classic.classic_group import (
+    MAX_GENERATION,
+    ClassicGroup,
+    Member,
+    State,
+    parse_subscription,
+)
+from broker.coordinators.classic.classic_protocol import GroupSettings
+from broker.coordinators.classic.group_records import group_record, read_group
+from broker.coordinators.group_coordinator import OFFSETS_TOPIC
+from broker.coordinators.runtime.coordinator_runtime import encode_record
+from protocol.codec import encode
+from protocol.errors import ErrorCode
+from protocol.messages.groups import (
+    ConsumerProtocolSubscription,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from tests.support.group_harness import LocalWorld
+
+NOW = 1_700_000_000_000
+
+
+def member(member_id: str, *names: str, instance: str | None = None, metadata: bytes = b"") -> Member:
+    protocols = tuple((name, metadata) for name in names or ("range",))
+    return Member(member_id, instance, "client", "/host", 10_000, 10_000, "consumer", protocols)
+
+
+def subscription(version: int, *topics: str) -> bytes:
+    message = ConsumerProtocolSubscription(topics=list(topics), user_data=b"data")
+    return struct.pack(">h", version) + encode(message, version)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_topics_are_found_in_a_subscription_of_any_version(version: int) -> None:
+    """The topics come first in all versions, so expiry knows what a group reads."""
+    assert parse_subscription(subscription(version, "one", "zw\u00f6lf")) == ["one", "zw\u00f6lf"]
+    assert parse_subscription(subscription(version)) == []
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [b"", b"\0", b"\0\0", b"\0\0\0\0\0\1", b"\0\0\xff\xff\xff\xff", b"\0\0\x7f\xff\xff\xff", b"\xff\xff\0\0\0\0",
+     b"\0\0\0\0\0\1\xff\xff", b"\0\0\0\0\0\1\0\5abc", b"\0\0\0\0\0\1\0\1\xff"],
+)  # fmt: skip
+def test_a_subscription_that_cannot_be_read_says_nothing(metadata: bytes) -> None:
+    """Metadata are the client's own; the group goes on and its offsets are not expired by topic."""
+    assert parse_subscription(metadata) is None
+    group = ClassicGroup("g", NOW)
+    group.add(member("a", metadata=metadata), None)
+    group.become(State.PREPARING_REBALANCE, NOW)
+    group.start_generation(NOW)
+    assert group.subscribed_topics is None
+    assert group.is_subscribed_to("anything")
+
+
+def test_generations_start_over_after_the_last_number() -> None:
+    """A generation is a positive number of 32 bits; a negative one would mean "no member"."""
+    group = ClassicGroup("g", NOW)
+    group.add(member("a"), None)
+    group.generation = MAX_GENERATION
+    group.become(State.PREPARING_REBALANCE, NOW)
+    group.start_generation(NOW)
+    assert group.generation == 1
+
+
+def test_a_protocol_that_is_named_twice_counts_once() -> None:
+    """Apache Kafka counts it twice and can never complete such a group's rebalance."""
+    group = ClassicGroup("g", NOW)
+    group.add(member("a", "range", "range"), None)
+    assert group.supports("consumer", (("range", b""),))
+    assert group.select_protocol() == "range"
+    group.remove("a")
+    assert not group.protocol_counts
+
+
+def test_the_oldest_member_follows_a_leader_that_goes() -> None:
+    """classic_group.py rule 2."""
+    group = ClassicGroup("g", NOW)
+    for name in "abc":
+        group.add(member(name), None)
+    assert group.leader_id == "a"
+    group.remove("b")
+    group.remove("a")
+    assert group.leader_id == "c"
+    group.remove("c")
+    assert group.leader_id is None
+
+
+def test_a_static_member_is_known_by_its_last_member_id() -> None:
+    """classic_group.py rule 4; it keeps its place as leader and its assignment."""
+    group = ClassicGroup("g", NOW)
+    old = member("one-1", instance="one")
+    old.assignment = b"all"
+    group.add(old, None)
+    new = group.replace_static(old, "one-2")
+    assert (group.leader_id, new.assignment) == ("one-2", b"all")
+    assert group.check_member("one-1", "one") is ErrorCode.FENCED_INSTANCE_ID
+    assert group.check_member("one-1", None) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.check_member("one-2", "two") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.check_member("one-2", "one") is ErrorCode.NONE
+
+
+def test_a_group_survives_its_record() -> None:
+    """group_records.py rule 1: what is read back is what was written."""
+    group = ClassicGroup("g\u00fc", NOW)
+    group.add(member("a", instance="i", metadata=subscription(0, "t")), None)
+    group.add(member("b", metadata=subscription(1, "u")), None)
+    group.become(State.PREPARING_REBALANCE, NOW)
+    group.start_generation(NOW + 1)
+    _, value = encode_record(group_record(group, {"a": b"A", "b": b"B"}))
+    assert value is not None
+    back = read_group("g\u00fc", value)
+    assert back.state is State.STABLE
+    assert (back.generation, back.protocol_type, back.protocol_name) == (1, "consumer", "range")
+    assert (back.leader_id, back.state_since_wall_ms, back.static_members) == ("a", NOW + 1, {"i": "a"})
+    assert [one.assignment for one in back.members.values()] == [b"A", b"B"]
+    assert back.subscribed_topics == {"t", "u"}
+
+
+# ---- a random life
+
+
+def check(world: LocalWorld) -> None:
+    """What must hold between any two events."""
+    for shard in world.runtime.shards.values():
+        for group in shard.machine.groups.values():
+            members = group.members
+            assert group.awaiting_join == sum(one.on_joined is not None for one in members.values()), group
+            counts: dict[str, int] = {}
+            for one in members.values():
+                for name in {name for name, _ in one.protocols}:
+                    counts[name] = counts.get(name, 0) + 1
+            assert counts == group.protocol_counts, group
+            assert (group.leader_id in members) if members else group.leader_id is None, group
+            statics = {one.instance_id: one.member_id for one in members.values() if one.instance_id is not None}
+            assert statics == group.static_members, group
+            assert not group.pending_joins.keys() & members.keys(), group
+            assert group.pending_syncs <= members.keys(), group
+            assert (group.state in {State.EMPTY, State.PREPARING_REBALANCE}) or members, group
+            for one in members.values():
+                has_deadline = one.deadline is not None and one.deadline.is_pending
+                assert has_deadline or one.may_miss_heartbeats, (group, one.member_id)
+            if group.state in {State.STABLE, State.COMPLETING_REBALANCE}:
+                assert all(group.protocol_name in dict(one.protocols) for one in members.values()), group
+            for deadline in group.pending_joins.values():
+                assert deadline.is_pending
+
+
+class Actor:
+    """A client that does something, sensible or not."""
+
+    def __init__(self, name: str, dice: random.Random) -> None:
+        self.name = name
+        self.dice = dice
+        self.member_id = ""
+        self.generation = -1
+        self.instance_id = dice.choice([None, None, f"static-{name}", "shared"])
+        self.version = dice.choice([3, 5, 9]) if self.instance_id is None else dice.choice([5, 8, 9])
+        self.is_waiting = False
+
+    def request(self) -> tuple[Any, int]:
+        dice = self.dice
+        kind = dice.choice(["join"] * 4 + ["sync"] * 4 + ["beat", "beat", "leave", "commit"])
+        generation = self.generation if dice.random() < 0.95 else dice.randrange(-1, 4)
+        if kind == "join":
+            names = dice.choice([["range"], ["range", "sticky"], ["sticky", "range"], ["range", "range"]])
+            protocols = [JoinGroupRequestProtocol(name=one, metadata=dice.choice([b"", b"x"])) for one in names]
+            return JoinGroupRequest(
+                group_id="g",
+                session_timeout_ms=dice.choice([200, 1_000, 3_000]),
+                rebalance_timeout_ms=dice.choice([100, 1_000, 5_000]),
+                member_id=self.member_id,
+                group_instance_id=self.instance_id,
+                protocol_type="consumer",
+                protocols=protocols,
+            ), self.version
+        if kind == "sync":
+            own = SyncGroupRequestAssignment(member_id=self.member_id, assignment=b"own")
+            return SyncGroupRequest(
+                group_id="g",
+                generation_id=generation,
+                member_id=self.member_id,
+                group_instance_id=self.instance_id,
+                assignments=[own],
+            ), 3
+        if kind == "leave":
+            identity = MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
+            self.member_id = ""
+            return LeaveGroupRequest(group_id="g", members=[identity]), 3
+        if kind == "beat":
+            return HeartbeatRequest(group_id="g", generation_id=generation, member_id=self.member_id), 3
+        partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+        return OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=generation,
+            member_id=self.member_id,
+            topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
+        ), 8
+
+    def hear(self, answer: Any) -> None:
+        self.is_waiting = False
+        error = getattr(answer, "error_code", 0)
+        if error in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}:
+            self.member_id = ""
+        elif error in {0, ErrorCode.MEMBER_ID_REQUIRED} and hasattr(answer, "generation_id"):
+            self.member_id = answer.member_id
+            self.generation = answer.generation_id
+
+
+@pytest.mark.parametrize("seed", [*range(40), 168, 918])  # the last two found something once
+def test_a_random_life_keeps_the_books_straight(seed: int) -> None:
+    """Whatever clients, the clock and the log do: counts agree, members have sessions, everybody is answered."""
+    dice = random.Random(seed)
+    settings = GroupSettings(
+        min_session_timeout_ms=100,
+        initial_rebalance_delay_ms=dice.choice([0, 500]),
+        max_size=dice.choice([3, 100]),
+    )
+    world = LocalWorld(settings, offsets_partitions=1)
+    world.create_topic(OFFSETS_TOPIC, 1)
+    world.create_topic("t", 1)
+    actors = [Actor(name, dice) for name in "abcde"]
+    for _ in range(300):
+        event = dice.random()
+        if event < 0.80:
+            actor = dice.choice(actors)
+            if not actor.is_waiting:
+                actor.is_waiting = True
+                world.send(actor.name, *actor.request())
+        elif event < 0.93:
+            world.advance(dice.choice([1, 50, 400, 2_000]))
+        elif event < 0.96:
+            world.logs[0].is_holding = not world.logs[0].is_holding
+        elif event < 0.98:
+            world.logs[0].release(dice.choice([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR]))
+        elif event < 0.985:
+            world.restart()
+            for actor in actors:
+                actor.is_waiting = False
+        else:
+            world.logs[0].refusal = dice.choice([None, ErrorCode.NOT_ENOUGH_REPLICAS])
+        _listen(world, actors)
+        check(world)
+    world.logs[0].refusal = None
+    world.logs[0].is_holding = False
+    world.logs[0].release()
+    for _ in range(10):
+        world.advance(100_000)
+        check(world)
+    _listen(world, actors)
+    assert [actor.name for actor in actors if actor.is_waiting] == []
+    fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+    before = world.ask(fetch, 8)
+    world.restart()
+    assert world.ask(fetch, 8) == before
+
+
+def _listen(world: LocalWorld, actors: list[Actor]) -> None:
+    for actor in actors:
+        answer = world.take(actor.name)
+        if answer is not None:
+            actor.hear(answer)
+
+
+def test_member_ids_that_nobody_comes_back_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that only asks for ids fills no memory: the oldest id is void, and its owner is told to ask again."""
+    monkeypatch.setattr("broker.coordinators.classic.classic_protocol.MAX_PENDING_JOINS", 3)
+    world = LocalWorld(offsets_partitions=1)
+    world.create_topic(OFFSETS_TOPIC, 1)
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    ids = [world.ask(request, 9).member_id for _ in range(5)]
+    assert list(world.runtime.shards[0].machine.groups["g"].pending_joins) == ids[2:]
+    request.member_id = ids[0]
+    assert world.ask(request, 9).error_code == ErrorCode.UNKNOWN_MEMBER_ID

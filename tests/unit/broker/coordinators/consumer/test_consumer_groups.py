@@ -1,0 +1,198 @@
+"""broker/coordinators/consumer/consumer_group_heartbeat.py: what no scenario can show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protocol.codec import encode
+from protocol.errors import ErrorCode
+from protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from protocol.messages.groups import (
+    ConsumerProtocolSubscription,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
+from replication.metadata.image import ResourceType
+from tests.support.group_harness import LocalWorld, local_world
+
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 100,
+    "offsets.topic.num.partitions": 1,
+    "group.consumer.assignment.interval.ms": 0,
+}
+
+
+def world(**settings: int) -> LocalWorld:
+    made = local_world({**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}})
+    made.create_topic("t", 4)
+    return made
+
+
+def beat(made: LocalWorld, member_id: str, epoch: int = 0, version: int = 1, **fields: Any) -> Any:
+    """A heartbeat; the first one is a full one."""
+    if epoch == 0:
+        fields = {"rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["t"], "topic_partitions": [], **fields}
+    request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=member_id, member_epoch=epoch, **fields)
+    return made.ask(request, version)
+
+
+def described(made: LocalWorld) -> Any:
+    request = ConsumerGroupDescribeRequest(group_ids=["g"], include_authorized_operations=False)
+    return made.ask(request, 1).groups[0]
+
+
+def test_a_static_member_that_goes_for_a_while_owes_nothing() -> None:
+    """rule 3: the time to give up partitions ends with the going; only its session can end it."""
+    made = world()
+    first = beat(made, "a", instance_id="i")
+    beat(made, "b")
+    beat(made, "a", first.member_epoch, instance_id="i")  # is told to give up, and has a second
+    beat(made, "a", -2, instance_id="i")
+    made.advance(5_000)
+    assert {member.member_id for member in described(made).members} == {"a", "b"}
+    made.advance(60_000)
+    assert described(made).members == []
+
+
+def test_in_version_0_the_coordinator_makes_the_member_id() -> None:
+    """consumer_requests.py: and only when joining."""
+    made = world()
+    member_id = beat(made, "", version=0).member_id
+    assert member_id
+    assert beat(made, member_id, 2, version=0).error_code == 0
+    assert beat(made, "", 2, version=0).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_group_may_have_settings_of_its_own() -> None:
+    """What is stored for the group counts, within the broker's limits."""
+    made = world()
+    settings = {"consumer.heartbeat.interval.ms": "7000", "consumer.session.timeout.ms": "1"}
+    made.holder.image.configs = {(ResourceType.GROUP, "g"): settings}
+    assert beat(made, "a").heartbeat_interval_ms == 7_000
+    made.advance(44_000)  # not below the least session timeout, 45 s
+    assert len(described(made).members) == 1
+    made.advance(2_000)
+    assert described(made).members == []
+
+
+def test_assignments_keep_their_distance() -> None:
+    """rule 1: who comes too soon after an assignment waits in the old epoch for the next."""
+    made = world(group_consumer_assignment_interval_ms=1_000)
+    assert beat(made, "a").member_epoch == 2
+    second = beat(made, "b")
+    assert (second.member_epoch, second.assignment.topic_partitions) == (2, [])
+    assert described(made).group_state == "Assigning"
+    made.advance(1_000)
+    assert beat(made, "b", 2).member_epoch == 3
+
+
+def test_settings_are_read_when_they_are_needed() -> None:
+    """consumer_settings.py rule 2: a change of the broker's, or of the group's, counts from the next heartbeat on."""
+    made = world(group_consumer_assignment_interval_ms=1_000)
+    beat(made, "a")
+    made.settings_of_groups.broker = made.settings.consumer._replace(assignment_interval_ms=0)
+    assert beat(made, "b").member_epoch == 3
+    made.holder.image.configs = {(ResourceType.GROUP, "g"): {"consumer.assignment.interval.ms": "1000"}}
+    assert beat(made, "c").member_epoch == 3
+
+
+def test_a_heartbeat_that_the_log_refuses_changes_nothing() -> None:
+    """runtime.py rule 3, and rule 4: topics are compared again later."""
+    made = world()
+    beat(made, "a")
+    made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert beat(made, "b").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    made.create_topic("u", 1)
+    made.logs[0].refusal = None
+    assert [member.member_id for member in described(made).members] == ["a"]
+    assert beat(made, "a", 2).error_code == 0
+
+
+def test_a_group_without_group_version_refuses() -> None:
+    """handlers/groups/consumer_groups.py rule 1."""
+    made = world()
+    made.holder.image.features = {}
+    assert beat(made, "a").error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert described(made).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_migration_that_the_log_refuses_has_never_been() -> None:
+    """migration.py rule 4 and decision 0027: either way the group is what it was, and its members can go on."""
+    made = world()
+    first = join(made, "")
+    made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert beat(made, "b").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    made.logs[0].refusal = None
+    assert join(made, first.member_id).generation_id == 1
+    assert beat(made, "b").member_epoch == 2
+    assert join(made, first.member_id).generation_id == 2
+    made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert beat(made, "b", -1).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    made.logs[0].refusal = None
+    assert {member.member_id for member in described(made).members} == {"b", first.member_id}
+    assert beat(made, "b", 2).error_code == 0
+    assert beat(made, "b", -1).error_code == 0
+    assert described(made).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert join(made, first.member_id).generation_id == 3
+
+
+def test_a_mixed_group_is_read_back_with_its_classic_members() -> None:
+    """migration.py rule 3: after a restart the classic member is in the generation that it was, and so after the way back."""
+    made = world()
+    first = join(made, "")
+    beat(made, "b")
+    again = join(made, first.member_id)
+    made.restart()
+    assert heartbeat(made, first.member_id, again.generation_id) == 0
+    assert beat(made, "b", again.generation_id).error_code == 0
+    beat(made, "b", -1)
+    made.restart()
+    assert heartbeat(made, first.member_id, again.generation_id) == 0
+
+
+def test_a_group_without_a_generation_becomes_a_consumer_group_too() -> None:
+    """decision 0027: whoever waits for the first rebalance is told to join again, and is a member."""
+    made = world(group_initial_rebalance_delay_ms=3_000)
+    made.send("old", joining(""), 3)
+    assert beat(made, "b").error_code == 0
+    told: Any = made.take("old")
+    assert told.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert join(made, told.member_id).generation_id == beat(made, "b", 1).member_epoch
+
+
+def test_what_a_classic_member_owed_a_consumer_group_is_forgotten_with_it() -> None:
+    """consumer_groups.py rule 3: the time to sync does not run on into the next consumer group of the same members."""
+    made = world()
+    first = join(made, "").member_id
+    beat(made, "b")
+    join(made, first)  # has 10 s to sync, and then need not
+    beat(made, "b", -1)
+    made.advance(5_000)
+    generation = join(made, first).generation_id
+    assert beat(made, "b").error_code == 0
+    made.advance(6_000)
+    assert heartbeat(made, first, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def joining(member_id: str) -> JoinGroupRequest:
+    metadata = b"\0\0" + encode(ConsumerProtocolSubscription(topics=["t"]), 0)
+    return JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
+    )
+
+
+def join(made: LocalWorld, member_id: str) -> Any:
+    """A JoinGroup of a classic consumer, before version 4."""
+    return made.ask(joining(member_id), 3, "old")
+
+
+def heartbeat(made: LocalWorld, member_id: str, generation: int) -> int:
+    request = HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
+    return int(made.ask(request, 3, "old").error_code)

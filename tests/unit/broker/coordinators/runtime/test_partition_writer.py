@@ -1,0 +1,223 @@
+"""Group coordinators over real partitions: their files, the sync before the answer, a directory that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.coordinators.classic.classic_protocol import GroupSettings
+from broker.coordinators.consumer_group_config import SettingsOfGroups
+from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
+from broker.coordinators.runtime.partition_writer import ReplicaLog
+from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
+from broker.handlers.router import Pending
+from protocol.errors import ErrorCode
+from replication.io_executor import Done, Run
+from replication.metadata.image import Changes
+from storage.io.disk import StorageError
+from tests.support.cold_disk import ColdDisk
+from tests.support.replica_harness import HeldWorker, World
+from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request, fetch_request
+
+
+class HeldSyncs(HeldWorker):
+    """Writes at once; syncs when it is told to."""
+
+    def write(self, directory: str, size: int, run: Run, done: Done) -> None:
+        run()
+        done(None)
+
+
+class Coordination:
+    """The offset handlers over the partitions of a replica world, which is its clock too."""
+
+    def __init__(self, world: World, *, is_patient: bool = True) -> None:
+        self.world = world
+        settings = GroupSettings()
+        of_groups = SettingsOfGroups(settings.consumer, lambda: world.replicas.image)
+        self.runtime = CoordinatorRuntime(
+            OFFSETS_TOPIC,
+            lambda host: GroupCoordinator(host, settings, of_groups, lambda: "id", lambda: world.replicas.image),
+            lambda partition: ReplicaLog(world.replicas, OFFSETS_TOPIC, partition, self),
+            world.deadlines,
+            self,
+        )
+        self.handlers = GroupOffsetsHandlers(self.runtime, lambda: world.image, world.authorizer)
+        self.take_over()
+        while is_patient and self.runtime.is_loading:
+            world.pass_time(1)
+
+    def mono_ms(self) -> int:
+        return self.world.mono_ms
+
+    def wall_ms(self) -> int:
+        return self.world.wall_ms
+
+    def take_over(self) -> None:
+        """Coordinate what the image says."""
+        self.runtime.image_changed(Changes.everything(self.world.image), self.world.image, 1)
+
+    def commit(self, offset: int) -> Any:
+        return self.handlers.offset_commit(self.world.context(8, 8), commit_request(offset))
+
+    def committed(self) -> int:
+        answer: Any = self.handlers.offset_fetch(self.world.context(9, 8), fetch_request())
+        assert answer.groups[0].error_code == 0, answer
+        return int(answer.groups[0].topics[0].partitions[0].committed_offset)
+
+
+def error_of(answer: Any) -> ErrorCode:
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+def waiting(answer: Any) -> list[Any]:
+    """The list that a pending answer will be put into."""
+    assert isinstance(answer, Pending)
+    answers: list[Any] = []
+    answer.deliver_to(answers.append, lambda _: None)
+    return answers
+
+
+def test_commits_survive_in_the_partitions_files(tmp_path: Path) -> None:
+    """replica_log.py: what is committed is there for whoever leads next."""
+    world = World(tmp_path)
+    world.create(OFFSETS_TOPIC, 3, cleanup_policy="compact")
+    world.create("t", 3)
+    first = Coordination(world)
+    for offset in range(10):
+        assert error_of(first.commit(offset)) is ErrorCode.NONE
+    first.runtime.close()
+    assert Coordination(world).committed() == 9
+    assert sum(partition.log.log_end_offset for (topic, _), partition in world.replicas.partitions.items()
+               if topic == OFFSETS_TOPIC) == 10  # fmt: skip
+
+
+def test_a_commit_is_answered_after_its_sync_where_that_is_wanted(tmp_path: Path) -> None:
+    """Design D12b: with flush.messages=1 an offset counts when it is on disk, and nobody is told of it before."""
+    worker = HeldSyncs()
+    world = World(tmp_path, worker=worker)
+    world.create(OFFSETS_TOPIC, 1, flush_messages=1)
+    world.create("t", 1)
+    worker.let_sync()  # of the new log's names
+    groups = Coordination(world)
+    written = waiting(groups.commit(5))
+    read = waiting(groups.handlers.offset_fetch(world.context(9, 8), fetch_request()))
+    assert (written, read) == ([], [])
+    worker.let_sync()
+    assert error_of(written[0]) is ErrorCode.NONE
+    assert read[0].groups[0].topics[0].partitions[0].committed_offset == 5
+    again = waiting(groups.commit(6))
+    world.pass_time(5_000)
+    assert error_of(again[0]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    worker.let_sync()
+    assert groups.committed() == 6
+
+
+def test_commits_follow_each_other_through_a_slow_directory(tmp_path: Path) -> None:
+    """Design D12a: while writes queue, state is ahead of the file and answers wait for it."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create(OFFSETS_TOPIC, 1)
+    world.create("t", 1)
+    groups = Coordination(world)
+    first, second = waiting(groups.commit(5)), waiting(groups.commit(6))
+    read = waiting(groups.handlers.offset_fetch(world.context(9, 8), fetch_request()))
+    worker.let_write()
+    assert (error_of(first[0]), second, read) == (ErrorCode.NONE, [], [])
+    worker.let_write()
+    assert error_of(second[0]) is ErrorCode.NONE
+    assert read[0].groups[0].topics[0].partitions[0].committed_offset == 6
+
+
+def test_a_failed_sync_is_no_commit(tmp_path: Path) -> None:
+    """The directory is offline then: the client looks for its coordinator elsewhere."""
+    worker = HeldSyncs()
+    world = World(tmp_path, worker=worker)
+    world.create(OFFSETS_TOPIC, 1, flush_messages=1)
+    world.create("t", 1)
+    worker.let_sync()  # of the new log's names
+    groups = Coordination(world)
+    written = waiting(groups.commit(5))
+    worker.let_sync(StorageError("sync", "the test's own disk"))
+    assert error_of(written[0]) is ErrorCode.NOT_COORDINATOR
+    assert error_of(groups.commit(6)) is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_partition_that_cannot_be_read_is_not_coordinated(tmp_path: Path) -> None:
+    """runtime.py: a failure of one partition at an election is a log line, not the broker's end."""
+    world = World(tmp_path)
+    world.create(OFFSETS_TOPIC, 2)
+    world.create("t", 1)
+    groups = Coordination(world)
+    groups.runtime.close()
+    del world.replicas.partitions[OFFSETS_TOPIC, 0]
+    groups.take_over()
+    assert list(groups.runtime.shards) == [1]
+
+
+def test_a_step_down_fails_what_waits(tmp_path: Path) -> None:
+    """runtime.py rule 4: the followers' news that would commit it will never come here."""
+    world = World(tmp_path)
+    world.create(OFFSETS_TOPIC, 1, replicas=(1, 2), isr=(1, 2))
+    world.create("t", 1)
+    groups = Coordination(world)
+    written = waiting(groups.commit(5))
+    assert written == []
+    world.change(OFFSETS_TOPIC, leader=2)
+    groups.runtime.resigned(0)
+    assert error_of(written[0]) is ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("size", [1, 40])
+def test_a_group_can_be_deleted_with_many_offsets(tmp_path: Path, size: int) -> None:
+    """Tombstones go into as many batches as the topic's max.message.bytes asks for."""
+    world = World(tmp_path)
+    world.create(OFFSETS_TOPIC, 1, max_message_bytes=1_000)
+    world.create("t", size)
+    groups = Coordination(world)
+    request = commit_request(7, count=size)
+    assert error_of(groups.handlers.offset_commit(world.context(8, 8), request)) is ErrorCode.NONE
+    shard = groups.runtime.shards[0]
+    decision = shard.machine.delete(["g"])
+    assert shard.execute(decision).error is ErrorCode.NONE
+    groups.runtime.close()
+    assert Coordination(world).committed() == -1
+
+
+def test_a_partition_is_loaded_without_waiting_for_a_cold_disk(tmp_path: Path) -> None:
+    """Design D6: opening and reading happen in a reader thread; meanwhile the group is loading."""
+    worker, disk = HeldSyncs(), ColdDisk(keeps=False)
+    world = World(tmp_path, worker=worker, disk=disk)
+    world.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
+    world.create("t", 1)
+    first = Coordination(world)
+    for offset in range(10):
+        first.commit(offset)
+    first.runtime.close()
+    log = world.replicas.find(OFFSETS_TOPIC, 0).log
+    log.close()
+    worker.holds_reads = True
+    with disk.guarded():
+        second = Coordination(world, is_patient=False)
+    waits = 0
+    while second.runtime.is_loading:
+        if worker.reads:
+            waits += 1
+            worker.let_read()
+        with disk.guarded():
+            world.pass_time(1)
+    assert waits >= 2
+    assert second.committed() == 9
+
+
+def test_a_new_partition_serves_at_once(tmp_path: Path) -> None:
+    """A coordinator whose partition was made just now has nothing to load, and opens nothing to see that."""
+    worker, disk = HeldSyncs(), ColdDisk(keeps=False)
+    world = World(tmp_path, worker=worker, disk=disk)
+    world.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
+    worker.holds_reads = True
+    with disk.guarded():
+        assert not Coordination(world, is_patient=False).runtime.is_loading

@@ -1,0 +1,583 @@
+"""The transaction coordinator: when it goes on, when it waits, and what it takes up again after a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.coordinators.group_coordinator import OFFSETS_TOPIC
+from broker.coordinators.runtime.coordinator_runtime import encode_record
+from broker.coordinators.runtime.java_compat import abs_hash
+from broker.coordinators.transactions.transaction import LAST_EPOCH, Expected, State, first
+from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC, TransactionSettings
+from broker.security.authorizer import Operation, Resource
+from protocol.errors import ErrorCode
+from protocol.messages.groups import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ListTransactionsRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from protocol.records import BatchBuilder
+from tests.support.group_harness import FakeLog, LocalWorld
+
+TX = "tx"
+
+
+def world(**settings: int) -> LocalWorld:
+    made = LocalWorld(transaction_settings=TransactionSettings(**settings))
+    for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        made.create_topic(topic, 5)
+    made.create_topic("t", 3)
+    return made
+
+
+def log_of(made: LocalWorld, name: str = TX) -> FakeLog:
+    return made.transaction_logs[abs_hash(name) % 5]
+
+
+def begin(made: LocalWorld, **fields: Any) -> tuple[int, int]:
+    answer = made.ask(InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=60_000, **fields), 5)
+    assert answer.error_code == 0, ErrorCode(answer.error_code)
+    return answer.producer_id, answer.producer_epoch
+
+
+def add_request(producer: tuple[int, int], *partitions: int, verify: bool = False) -> AddPartitionsToTxnRequest:
+    transaction = AddPartitionsToTxnTransaction(
+        transactional_id=TX,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        verify_only=verify,
+        topics=[AddPartitionsToTxnTopic(name="t", partitions=list(partitions))],
+    )
+    return AddPartitionsToTxnRequest(transactions=[transaction])
+
+
+def add(made: LocalWorld, producer: tuple[int, int], *partitions: int) -> list[ErrorCode]:
+    answer = made.ask(add_request(producer, *partitions), 5)
+    (topic,) = answer.results_by_transaction[0].topic_results
+    return [ErrorCode(one.partition_error_code) for one in topic.results_by_partition]
+
+
+def end_request(producer: tuple[int, int], *, commit: bool = True) -> EndTxnRequest:
+    return EndTxnRequest(transactional_id=TX, producer_id=producer[0], producer_epoch=producer[1], committed=commit)
+
+
+def end(made: LocalWorld, producer: tuple[int, int], *, commit: bool = True) -> tuple[ErrorCode, tuple[int, int]]:
+    answer = made.ask(end_request(producer, commit=commit), 5)
+    return ErrorCode(answer.error_code), (answer.producer_id, answer.producer_epoch)
+
+
+def commit_offset(made: LocalWorld, producer: tuple[int, int], offset: int, group: str = "g") -> ErrorCode:
+    partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    request = TxnOffsetCommitRequest(
+        transactional_id=TX,
+        group_id=group,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
+    )
+    return ErrorCode(made.ask(request, 5).topics[0].partitions[0].error_code)
+
+
+def offset(made: LocalWorld, group: str = "g") -> tuple[int, ErrorCode]:
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    asked = OffsetFetchRequest(require_stable=True, groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
+    (one,) = made.ask(asked, 8).groups[0].topics[0].partitions
+    return one.committed_offset, ErrorCode(one.error_code)
+
+
+def state(made: LocalWorld) -> tuple[str, int]:
+    (one,) = made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states
+    return one.transaction_state, one.producer_epoch
+
+
+def markers(made: LocalWorld) -> list[tuple[str, int, int, bool]]:
+    return [(topic, index, marker.epoch, marker.is_commit) for marker, (topic, index) in made.data.markers]
+
+
+# ---- rule 1: in which order things are written
+
+
+def test_markers_wait_for_the_decision_and_completion_for_the_markers() -> None:
+    """Rule 1: nothing is told to a partition that could still be lost."""
+    made = world()
+    producer = begin(made)
+    add(made, producer, 0, 1)
+    made.data.refusals["t", 1] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    log = log_of(made)
+    log.is_holding = True
+    made.send("client", end_request(producer), 5)
+    assert made.take("client") is None
+    assert (state(made), markers(made)) == (("PrepareCommit", 1), [])
+    log.is_holding = False
+    log.release()
+    answer: Any = made.take("client")
+    assert (answer.error_code, answer.producer_epoch) == (0, 1)
+    assert (state(made), markers(made)) == (("PrepareCommit", 1), [("t", 0, 1, True)])
+    (described,) = made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states
+    assert [(topic.topic, topic.partitions) for topic in described.topics] == [("t", [1])]
+    made.data.refusals.clear()
+    made.advance(100)
+    assert state(made) == ("CompleteCommit", 1)
+    assert markers(made) == [("t", 0, 1, True), ("t", 1, 1, True)]
+
+
+def test_while_markers_are_missing_everybody_has_to_wait() -> None:
+    """Rule 2, for every question and everybody: who goes on with another producer id may come before the Complete record."""
+    made = world()
+    producer = begin(made)
+    add(made, producer, 0)
+    made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert end(made, producer) == (ErrorCode.NONE, (producer[0], 1))
+    busy = ErrorCode.CONCURRENT_TRANSACTIONS
+    assert add(made, (producer[0], 1), 0) == [busy]
+    verified = made.ask(add_request((producer[0], 1), 0, verify=True), 5).results_by_transaction[0]
+    assert verified.topic_results[0].results_by_partition[0].partition_error_code == busy
+    for who in (producer, (producer[0], 1), (producer[0], 9), (producer[0] + 1, 0)):
+        assert add(made, who, 0) == [busy]
+        assert end(made, who)[0] is busy
+        assert end(made, who, commit=False)[0] is busy
+        asked = InitProducerIdRequest(
+            transactional_id=TX, transaction_timeout_ms=1000, producer_id=who[0], producer_epoch=who[1]
+        )
+        assert made.ask(asked, 5).error_code == busy
+
+
+def test_records_of_the_next_transaction_wait_for_the_end_of_the_last() -> None:
+    """admission.py: a producer of version 2 is patient for a moment, and then tries again itself."""
+    made = world()
+    producer = begin(made)
+    add(made, producer, 0)
+    made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    _, following = end(made, producer)
+    partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+    request = TxnOffsetCommitRequest(
+        transactional_id=TX,
+        group_id="g",
+        producer_id=following[0],
+        producer_epoch=following[1],
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
+    )
+    made.send("patient", request, 5)
+    assert made.take("patient") is None
+    made.data.refusals.clear()
+    answer: Any = made.take("patient", 200)
+    assert answer.topics[0].partitions[0].error_code == 0
+    made.data.refusals[OFFSETS_TOPIC, abs_hash("g") % 5] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    _, following = end(made, following)
+    request.producer_epoch = following[1]
+    made.send("impatient", request, 5)
+    answer = made.take("impatient", 200)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+# ---- rule 5: interruptions
+
+
+def life(made: LocalWorld) -> None:
+    """A transaction with records and offsets that is committed, and one that is aborted."""
+    producer = begin(made)
+    assert add(made, producer, 0, 2) == [ErrorCode.NONE] * 2
+    assert commit_offset(made, producer, 41) is ErrorCode.NONE
+    _, producer = end(made, producer)
+    assert add(made, producer, 1) == [ErrorCode.NONE]
+    assert commit_offset(made, producer, 42) is ErrorCode.NONE
+    end(made, producer, commit=False)
+
+
+def test_a_coordinator_goes_on_from_wherever_it_was_interrupted() -> None:
+    """Rule 5: a crash after any record of a life leaves nothing undecided, and no marker untold or told otherwise."""
+    whole = world()
+    life(whole)
+    batches = log_of(whole).batches
+    assert len(batches) == 9  # empty, 2 x (ongoing, ongoing with offsets, prepare, complete)
+    decided = {3: True, 7: False}
+    for kept in range(1, len(batches) + 1):
+        made = world()
+        log = log_of(made)
+        for batch in batches[:kept]:
+            log.append(bytearray(batch), lambda _: None)
+        made.restart()
+        made.advance(1)
+        name, epoch = state(made)
+        assert not name.startswith("Prepare"), (kept, name)
+        told = {(index, is_commit) for topic, index, _, is_commit in markers(made) if topic == "t"}
+        if kept - 1 in decided:
+            partitions = {0, 2} if kept == 4 else {1}
+            assert told == {(index, decided[kept - 1]) for index in partitions}, kept
+            assert name == ("CompleteCommit" if decided[kept - 1] else "CompleteAbort")
+        else:
+            assert told == set(), kept
+        if name == "Ongoing":
+            made.advance(80_000)  # nobody comes back for it
+            assert state(made) == ("CompleteAbort", epoch + 1)
+            assert all(not is_commit for _, _, _, is_commit in markers(made))
+
+
+def test_offsets_are_pending_until_their_marker_comes_also_after_a_restart() -> None:
+    """offsets.py rule 4: both coordinators are read back."""
+    made = world()
+    producer = begin(made)
+    commit_offset(made, producer, 41)
+    assert offset(made) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    made.restart()
+    assert offset(made) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    end(made, producer)
+    assert offset(made) == (41, ErrorCode.NONE)
+    made.restart()
+    assert offset(made) == (41, ErrorCode.NONE)
+
+
+def test_a_later_commit_overrules_a_pending_one_also_after_a_restart() -> None:
+    """offsets.py rule 4: which one is later is a matter of the log, not of the marker."""
+    from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request
+
+    for restarts in (False, True):
+        made = world()
+        producer = begin(made)
+        commit_offset(made, producer, 41)
+        made.ask(commit_request(50), 8)
+        if restarts:
+            made.restart()
+        assert offset(made)[1] is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        end(made, producer)
+        assert offset(made) == (50, ErrorCode.NONE)
+        made.restart()
+        assert offset(made) == (50, ErrorCode.NONE)
+
+
+def test_a_decision_that_was_not_committed_in_time_is_recorded_again() -> None:
+    """Rule 5: the producer is told to ask again; the markers follow the second record."""
+    made = world()
+    producer = begin(made)
+    add(made, producer, 0)
+    log = log_of(made)
+    log.is_holding = True
+    made.send("client", end_request(producer), 5)
+    answer: Any = made.take("client", 5_000)
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert markers(made) == []
+    log.is_holding = False
+    log.release()
+    assert markers(made) == []
+    made.advance(100)
+    assert (state(made), markers(made)) == (("CompleteCommit", 1), [("t", 0, 1, True)])
+    assert end(made, producer) == (ErrorCode.NONE, (producer[0], 1))
+
+
+def test_what_the_log_refuses_has_not_happened() -> None:
+    """runtime.py rule 3: the transaction stays as it was, and its end can be asked for again."""
+    made = world()
+    producer = begin(made)
+    add(made, producer, 0)
+    log = log_of(made)
+    log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert end(made, producer)[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert add(made, producer, 1) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert (state(made), markers(made)) == (("Ongoing", 0), [])
+    log.refusal = None
+    assert end(made, producer)[0] is ErrorCode.NONE
+
+
+def test_completion_is_tried_until_the_log_takes_it() -> None:
+    """Rule 1: after the markers there is no way back."""
+    made = world()
+    producer = begin(made)
+    add(made, producer, 0)
+    made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    end(made, producer)
+    log = log_of(made)
+    log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    made.data.refusals.clear()
+    made.advance(300)
+    assert state(made) == ("PrepareCommit", 1)
+    log.refusal = None
+    made.advance(100)
+    assert state(made) == ("CompleteCommit", 1)
+    assert markers(made) == [("t", 0, 1, True)]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "name"),
+    [
+        (ErrorCode.INVALID_PRODUCER_EPOCH, "CompleteCommit"),
+        (ErrorCode.TRANSACTION_COORDINATOR_FENCED, "PrepareCommit"),
+    ],
+)
+def test_a_partition_that_is_further_needs_no_marker(refusal: ErrorCode, name: str) -> None:
+    """A later epoch there: somebody has ended it by hand. A later coordinator: it is not ours to end any more."""
+    made = world()
+    producer = begin(made)
+    add(made, producer, 0)
+    made.data.refusals["t", 0] = refusal
+    end(made, producer)
+    made.advance(1_000)
+    assert state(made)[0] == name
+
+
+def test_a_coordinator_that_resigned_tells_nobody_anything() -> None:
+    """runtime.py rule 4: whoever comes next goes on."""
+    made = world()
+    producer = begin(made)
+    add(made, producer, 0)
+    made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    end(made, producer)
+    made.transactions.close()
+    made.data.refusals.clear()
+    made.advance(60_000)
+    assert markers(made) == []
+    assert end(made, producer)[0] is ErrorCode.NOT_COORDINATOR
+
+
+# ---- rule 3: epochs
+
+
+def test_the_last_epoch_of_an_id_is_followed_by_another_id() -> None:
+    """transaction.py rule 4: at the end of a transaction, and when its answer was lost."""
+    made = world()
+    begin(made)
+    machine = made.transactions.shards[abs_hash(TX) % 5].machine
+    machine.transactions[TX] = machine.transactions[TX]._replace(epoch=LAST_EPOCH)
+    producer = (machine.transactions[TX].producer_id, LAST_EPOCH)
+    add(made, producer, 0)
+    error, following = end(made, producer)
+    assert (error, following[1]) == (ErrorCode.NONE, 0)
+    assert following[0] != producer[0]
+    assert [(marker.producer_id, marker.epoch) for marker, _ in made.data.markers] == [(producer[0], 32767)]
+    assert end(made, producer) == (ErrorCode.NONE, following)
+    assert end(made, producer, commit=False)[0] is ErrorCode.INVALID_TXN_STATE
+    assert add(made, following, 1) == [ErrorCode.NONE]
+    assert end(made, producer)[0] is not ErrorCode.NONE
+
+
+def test_a_fenced_producer_of_the_last_epoch_is_followed_by_another_id() -> None:
+    """transaction.py rule 4: the abort takes the epoch that nobody is given."""
+    made = world()
+    old = begin(made)
+    machine = made.transactions.shards[abs_hash(TX) % 5].machine
+    machine.transactions[TX] = machine.transactions[TX]._replace(epoch=LAST_EPOCH)
+    add(made, (old[0], LAST_EPOCH), 0)
+    again = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1000)
+    assert made.ask(again, 5).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert state(made) == ("CompleteAbort", 0)
+    assert [(marker.producer_id, marker.epoch) for marker, _ in made.data.markers] == [(old[0], 32767)]
+    producer_id, epoch = begin(made)
+    assert (producer_id != old[0], epoch) == (True, 1)
+
+
+@pytest.mark.parametrize("asks", ["end", "init"])
+def test_a_late_producer_of_the_last_epoch_is_given_another_id(asks: str) -> None:
+    """transaction.py rule 4: its time was over, the abort has taken 32767, and it is told of the id that followed."""
+    made = world()
+    old = begin(made)[0], LAST_EPOCH
+    machine = made.transactions.shards[abs_hash(TX) % 5].machine
+    machine.transactions[TX] = machine.transactions[TX]._replace(epoch=LAST_EPOCH)
+    add(made, old, 0)
+    made.advance(80_000)
+    assert state(made) == ("CompleteAbort", 0)
+    if asks == "end":
+        error, following = end(made, old, commit=False)
+        assert error is ErrorCode.NONE
+        assert end(made, old, commit=False) == (ErrorCode.NONE, following), "told again"
+    else:
+        following = begin(made, producer_id=old[0], producer_epoch=old[1])
+    assert (following[0] != old[0], following[1]) == (True, 0)
+    assert add(made, following, 1) == [ErrorCode.NONE]
+    assert end(made, following) == (ErrorCode.NONE, (following[0], 1))
+
+
+def test_a_timed_out_transaction_of_the_last_epoch_waits_for_another_id() -> None:
+    """Rule 6: without an id the next look comes back to it, and who has ended it meanwhile has ended it."""
+    made = world()
+    old = begin(made)[0], LAST_EPOCH
+    machine = made.transactions.shards[abs_hash(TX) % 5].machine
+    machine.transactions[TX] = machine.transactions[TX]._replace(epoch=LAST_EPOCH)
+    add(made, old, 0)
+    given: list[Any] = []
+    machine._take_producer_id = lambda _wall_ms, give: given.append(give)
+    made.advance(80_000)
+    given.pop(0)(None)
+    assert state(made) == ("Ongoing", LAST_EPOCH)
+    made.advance(10_000)
+    assert len(given) == 2
+    error, following = end(made, old)
+    assert error is ErrorCode.NONE
+    given[1](following[0] + 7)
+    assert state(made) == ("CompleteCommit", 0)
+
+
+def test_before_version_2_a_producer_is_fenced_by_an_epoch_of_its_own() -> None:
+    """A cluster whose feature is older: the abort's epoch is given to nobody, and the old one is forgotten."""
+    made = world()
+    made.transaction_version = 0
+    producer = begin(made)
+    add(made, producer, 0)
+    again = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1000)
+    assert made.ask(again, 5).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert (state(made), markers(made)) == (("CompleteAbort", 1), [("t", 0, 1, False)])
+    assert begin(made) == (producer[0], 2)
+    fields = {"producer_id": producer[0], "producer_epoch": 0}
+    answer = made.ask(InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1000, **fields), 5)
+    assert answer.error_code == ErrorCode.PRODUCER_FENCED
+    assert log_of(made).batches[-1].count(b"\0\0\0\0")  # and its records are of version 0
+
+
+# ---- rule 6: time
+
+
+def test_idle_transactional_ids_are_forgotten() -> None:
+    """Rule 6: those that are open never; a tombstone makes it last."""
+    made = world(expiration_ms=10_000, expiry_interval_ms=1_000)
+    begin(made)
+    made.advance(9_000)
+    assert state(made)[0] == "Empty"
+    made.advance(2_500)
+    assert made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states[0].error_code == (
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    )
+    made.restart()
+    assert made.transactions.shards[abs_hash(TX) % 5].machine.transactions == {}
+    producer = begin(made)
+    add(made, producer, 0)
+    made.advance(40_000)
+    assert state(made)[0] == "Ongoing"
+
+
+def test_looking_at_the_clock_goes_on_after_a_restart() -> None:
+    """Rule 6: what was open is aborted by whoever loads it."""
+    made = world()
+    producer = begin(made)
+    add(made, producer, 0)
+    made.advance(30_000)
+    made.restart()
+    made.advance(45_000)
+    assert state(made) == ("CompleteAbort", 1)
+
+
+# ---- the handlers' own rules
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "error"),
+    [
+        (-1, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        (0, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        (1, ErrorCode.NOT_COORDINATOR),
+        (900_000, ErrorCode.NOT_COORDINATOR),
+        (900_001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+    ],
+)
+def test_a_time_that_no_transaction_may_take_is_refused_by_whoever_is_asked(timeout_ms: int, error: ErrorCode) -> None:
+    """As Apache Kafka does, also where somebody else, or nobody yet, coordinates the transactional id."""
+    request = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=timeout_ms)
+    assert LocalWorld().ask(request, 5).error_code == error
+
+
+class Deny:
+    """Allows everything but what it is given."""
+
+    def __init__(self, *denied: tuple[str, str, str]) -> None:
+        self.denied = set(denied)
+
+    def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
+        return (operation, resource_type, resource_name) not in self.denied
+
+
+def test_rights_are_asked_for_as_kafka_does() -> None:
+    """handlers/transactions/transactions.py rule 1: of the transactional id, of the group, of topics, of the cluster."""
+    made = world()
+    producer = begin(made)
+    add(made, producer, 0)
+    made.authorize_by(Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID, TX)))
+    denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert end(made, producer)[0] is denied
+    assert commit_offset(made, producer, 1) is denied
+    offsets = AddOffsetsToTxnRequest(
+        transactional_id=TX, producer_id=producer[0], producer_epoch=producer[1], group_id="g"
+    )
+    assert made.ask(offsets, 3).error_code == denied
+    old = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=TX,
+        v3_and_below_producer_id=producer[0],
+        v3_and_below_producer_epoch=producer[1],
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0, 1])],
+    )
+    (topic,) = made.ask(old, 3).results_by_topic_v3_and_below
+    assert [one.partition_error_code for one in topic.results_by_partition] == [denied] * 2
+    assert made.ask(InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1), 5).error_code == denied
+    made.authorize_by(Deny((Operation.READ, Resource.GROUP, "g")))
+    assert commit_offset(made, producer, 1) is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert made.ask(offsets, 3).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    made.authorize_by(Deny((Operation.WRITE, Resource.TOPIC, "t"), (Operation.READ, Resource.TOPIC, "t")))
+    (topic,) = made.ask(old, 3).results_by_topic_v3_and_below
+    assert {one.partition_error_code for one in topic.results_by_partition} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    assert commit_offset(made, producer, 1) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    made.authorize_by(Deny((Operation.CLUSTER_ACTION, Resource.CLUSTER, "kafka-cluster")))
+    assert made.ask(add_request(producer, 0), 5).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    made.authorize_by(
+        Deny((Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, TX), (Operation.DESCRIBE, Resource.TOPIC, "t"))
+    )
+    (described,) = made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states
+    assert described.error_code == denied
+    listing = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
+    assert made.ask(listing, 2).transaction_states == []
+    made.authorize_by(Deny((Operation.DESCRIBE, Resource.TOPIC, "t")))
+    (described,) = made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states
+    assert (described.error_code, described.topics) == (0, [])
+
+
+def test_a_value_of_a_later_version_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """transaction_records.py rule 1: what was written before it counts, as with Kafka after a downgrade."""
+    made = world()
+    producer = begin(made)
+    later = BatchBuilder()
+    key, value = encode_record(made.transactions.shards[abs_hash(TX) % 5].machine._record(first(TX, 99, 1000, 5)))
+    assert value is not None
+    later.append(5, key, b"\0\x09" + value[2:])
+    log_of(made).append(later.build(), lambda _: None)
+    made.restart()
+    assert add(made, producer, 0) == [ErrorCode.NONE]
+    assert "a value of version 0009 in __transaction_state is passed over" in caplog.text
+
+
+def test_while_a_shard_loads_it_says_so() -> None:
+    """runtime.py rule 1."""
+    made = world()
+    producer = begin(made)
+    index = abs_hash(TX) % 5
+    made.transactions.resigned(index)
+    made.transactions.elected(index, 7)
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    listing = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
+    assert made.transactions.is_loading
+    made.send("early", end_request(producer), 5)
+    assert made.answers["early"].pop().error_code == loading  # type: ignore[attr-defined]
+    made.send("early", listing, 2)
+    assert made.answers["early"].pop().error_code == loading  # type: ignore[attr-defined]
+    made.advance(5)
+    assert state(made) == ("Empty", 0)
+
+
+def test_a_group_without_its_topic_yet_has_its_partition_already() -> None:
+    """AddOffsetsToTxn before anybody has asked for the group's coordinator."""
+    made = LocalWorld()
+    made.create_topic(TRANSACTIONS_TOPIC, 5)
+    producer = begin(made)
+    offsets = AddOffsetsToTxnRequest(
+        transactional_id=TX, producer_id=producer[0], producer_epoch=producer[1], group_id="g"
+    )
+    assert made.ask(offsets, 3).error_code == 0
+    machine = made.transactions.shards[abs_hash(TX) % 5].machine
+    known = machine.transactions[TX]
+    assert (known.state, known.partitions) == (State.ONGOING, {(OFFSETS_TOPIC, abs_hash("g") % 5)})
+    assert machine.verify(TX, Expected(*producer), [("t", 0)]) == {("t", 0): ErrorCode.TRANSACTION_ABORTABLE}

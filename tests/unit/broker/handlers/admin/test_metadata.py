@@ -1,0 +1,102 @@
+"""How a client learns where to send what: the registry of brokers and topics is the metadata image (seeds.md M4)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from broker.handlers.admin.metadata import AT_ONCE, MetadataHandlers
+from broker.handlers.router import Pending
+from broker.peers.endpoints import Addresses
+from broker.security.authorizer import AllowAll
+from protocol.api import ApiKey
+from protocol.messages import stored_records
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from protocol.schema import Message
+from replication.cooperative_tasks import STEPS_A_TURN, Soon, at_once
+from tests.support.replica_harness import SELF, World
+
+
+def handlers_of(world: World, soon: Soon = at_once) -> MetadataHandlers:
+    """Those of broker 1."""
+    return MetadataHandlers(
+        lambda: world.image,
+        Addresses(SELF, frozenset()),
+        AllowAll(),
+        lambda *_: None,
+        auto_create=False,
+        internal_topics=lambda _: None,
+        partition_limit=100,
+        soon=soon,
+    )
+
+
+def routes_of(world: World, *topics: str) -> MetadataResponse:
+    """What broker 1 tells a client."""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in topics])
+    answer = handlers_of(world).metadata(world.context(ApiKey.METADATA, 12), request)
+    assert isinstance(answer, MetadataResponse)
+    return answer
+
+
+def test_clients_read_brokers_topics_and_leaders_from_any_brokers_image(tmp_path) -> None:
+    """M4: brokers register, topics are records; no further service is asked, and every change is seen at once."""
+    world = World(tmp_path)
+    world.create("t", partitions=2, replicas=(1, 2, 3), leader=2)
+    answer = routes_of(world, "t")
+    assert [(broker.node_id, broker.host, broker.port) for broker in answer.brokers] == [
+        (1, "host1", 9001), (2, "host2", 9002), (3, "host3", 9003),
+    ]  # fmt: skip
+    assert [(p.leader_id, p.replica_nodes) for p in answer.topics[0].partitions] == [(2, [1, 2, 3])] * 2
+    world.change("t", 1, leader=3)
+    world.apply(stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, fenced=1))
+    answer = routes_of(world, "t")
+    assert [broker.node_id for broker in answer.brokers] == [2, 3]
+    assert [(p.leader_id, p.leader_epoch) for p in answer.topics[0].partitions] == [(2, 0), (3, 1)]
+
+
+class Turns:
+    """A loop whose turns the test takes."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Callable[[], None]] = deque()
+        self.taken = 0
+
+    def take_all(self) -> None:
+        """Until nothing is left to be done."""
+        while self.waiting:
+            self.taken += 1
+            self.waiting.popleft()()
+
+
+def test_an_answer_of_many_partitions_is_made_in_turns_from_one_image(tmp_path) -> None:
+    """Rule 5 of the handler: the loop is not held for it; what changes meanwhile is told to the next who asks."""
+    world, turns = World(tmp_path), Turns()
+    many = AT_ONCE + 1
+    world.create("t", partitions=many)
+    world.create("u", partitions=1)
+    handlers = handlers_of(world, turns.waiting.append)
+    pending = handlers.metadata(world.context(ApiKey.METADATA, 12), MetadataRequest(topics=None))
+    assert isinstance(pending, Pending)
+    answers: list[Message | None] = []
+    pending.deliver_to(answers.append, answers.append)
+    world.change("t", many - 1, leader=-1)
+    turns.take_all()
+    (answer,) = answers
+    assert isinstance(answer, MetadataResponse)
+    assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("t", many), ("u", 1)]
+    assert [p.partition_index for p in answer.topics[0].partitions] == list(range(many))
+    assert {p.leader_id for p in answer.topics[0].partitions} == {SELF}
+    assert turns.taken == (many + 1) // STEPS_A_TURN
+
+
+def test_nobody_goes_on_with_an_answer_that_nobody_will_read(tmp_path) -> None:
+    """The connection went away."""
+    world, turns = World(tmp_path), Turns()
+    world.create("t", partitions=AT_ONCE + 1)
+    handlers = handlers_of(world, turns.waiting.append)
+    pending = handlers.metadata(world.context(ApiKey.METADATA, 12), MetadataRequest(topics=None))
+    assert isinstance(pending, Pending)
+    pending.cancel()
+    turns.take_all()
+    assert turns.taken == 1

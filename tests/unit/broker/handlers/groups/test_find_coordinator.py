@@ -1,0 +1,125 @@
+"""FindCoordinator: who coordinates what, and the topics that are made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.coordinators.group_coordinator import OFFSETS_TOPIC
+from broker.coordinators.runtime.java_compat import abs_hash
+from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
+from broker.handlers.groups.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
+from broker.handlers.router import Pending, RequestContext
+from broker.peers.endpoints import Addresses
+from broker.security.authorizer import AllowAll
+from protocol.errors import ErrorCode
+from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from protocol.messages.metadata import FindCoordinatorRequest
+from replication.metadata.image import PartitionState
+from tests.support.group_harness import NODE, LocalWorld
+
+TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
+
+
+def world() -> LocalWorld:
+    made = LocalWorld()
+    made.create_topic(OFFSETS_TOPIC, 5)
+    return made
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_the_coordinator_is_the_leader_of_the_groups_partition(version: int) -> None:
+    """One key until version 3, several since 4; an error message since 1."""
+    made = world()
+    request = FindCoordinatorRequest(coordinator_keys=["g", ""]) if version >= 4 else FindCoordinatorRequest(key="g")
+    answer = made.ask(request, version)
+    if version < 4:
+        assert (answer.error_code, answer.node_id, answer.host, answer.port) == (0, NODE, "127.0.0.1", 9092)
+        assert answer.error_message == ("NONE" if version else None)
+    else:
+        assert [(one.key, one.node_id, one.error_code) for one in answer.coordinators] == [
+            ("g", NODE, 0),
+            ("", NODE, 0),
+        ]
+
+
+def test_a_partition_without_a_leader_has_no_coordinator() -> None:
+    """COORDINATOR_NOT_AVAILABLE, node -1: the client asks again."""
+    made = world()
+    index = abs_hash("g") % 5
+    partitions = made.holder.image.topics_by_name[OFFSETS_TOPIC].partitions
+    partitions[index] = PartitionState((NODE,), (NODE,), -1, 1, 1)
+    (one,) = made.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4).coordinators
+    assert (one.error_code, one.node_id, one.port) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, -1)
+
+
+@pytest.mark.parametrize("key_type", [2, 5])
+def test_coordinators_of_other_kinds_are_not_here(key_type: int) -> None:
+    """Share groups and what nobody knows: INVALID_REQUEST, as from Kafka."""
+    made = world()
+    answer = made.ask(FindCoordinatorRequest(coordinator_keys=["g"], key_type=key_type), 6)
+    assert answer.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
+    assert made.ask(FindCoordinatorRequest(key="g", key_type=key_type), 3).error_code == ErrorCode.INVALID_REQUEST
+
+
+def asking(
+    made: LocalWorld,
+    create: Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None],
+    kind: int = GROUP,
+) -> tuple[FindCoordinatorHandler, RequestContext]:
+    topic = CreatableTopic(name=TOPICS[kind], num_partitions=5, replication_factor=3)
+    handler = FindCoordinatorHandler(
+        lambda: made.holder.image, Addresses(NODE, frozenset()), AllowAll(), create, {kind: topic}
+    )
+    return handler, RequestContext(10, 4, 1, "x", made.connection, 0, 0)
+
+
+@pytest.mark.parametrize("kind", [GROUP, TRANSACTION])
+def test_the_first_question_makes_the_topic_and_waits_for_it(kind: int) -> None:
+    """find_coordinator.py rule 2: several questions meanwhile make it once, and all are answered."""
+    made = LocalWorld()
+    replies: list[Callable[[CreateTopicsResponse], None]] = []
+    asked: list[CreateTopicsRequest] = []
+
+    def create(request: CreateTopicsRequest, _: int, reply: Callable[[CreateTopicsResponse], None]) -> None:
+        asked.append(request)
+        replies.append(reply)
+
+    handler, context = asking(made, create, kind)
+    first = handler.handle(context, FindCoordinatorRequest(key_type=kind, coordinator_keys=["a"]))
+    second = handler.handle(context, FindCoordinatorRequest(key_type=kind, coordinator_keys=["b"]))
+    assert len(asked) == 1
+    assert asked[0].topics[0].replication_factor == 3
+    made.create_topic(TOPICS[kind], 5)
+    replies[0](CreateTopicsResponse(topics=[CreatableTopicResult(name=TOPICS[kind], error_code=0, error_message=None)]))
+    for waiting in (first, second):
+        assert isinstance(waiting, Pending)
+        answers: list[Any] = []
+        waiting.deliver_to(answers.append, lambda _: None)
+        assert answers[0].coordinators[0].node_id == NODE
+
+
+def test_a_topic_that_cannot_be_made_is_explained() -> None:
+    """find_coordinator.py rule 2: the controller's sentence reaches the client, and the next question tries again."""
+    made = LocalWorld()
+    sentence = "Unable to replicate the partition 3 time(s): only 1 broker(s) are registered."
+    tries = []
+
+    def create(_request: CreateTopicsRequest, _ms: int, reply: Callable[[CreateTopicsResponse], None]) -> None:
+        tries.append(1)
+        error = ErrorCode.INVALID_REPLICATION_FACTOR
+        result = CreatableTopicResult(name=OFFSETS_TOPIC, error_code=error, error_message=sentence)
+        reply(CreateTopicsResponse(topics=[result]))
+
+    handler, context = asking(made, create)
+    for _ in range(2):
+        answers: list[Any] = []
+        pending = handler.handle(context, FindCoordinatorRequest(coordinator_keys=["a"]))
+        assert isinstance(pending, Pending)
+        pending.deliver_to(answers.append, lambda _: None)
+        (one,) = answers[0].coordinators
+        assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert sentence in one.error_message
+    assert len(tries) == 2

@@ -1,0 +1,55 @@
+"""What replicas of the metadata log are answered, in every version that is served."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.handlers.quorum.raft_apis import RaftHandlers
+from protocol.codec import decode, encode
+from protocol.messages.produce_fetch import (
+    FetchableTopicResponse,
+    FetchEpochEndOffset,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    SnapshotId,
+)
+from protocol.schema import Message
+
+
+class Quorum:
+    """Says all that it knows, in whatever version it was asked."""
+
+    def receive(self, _: Message, reply: Any) -> None:
+        partition = PartitionData(
+            partition_index=0,
+            error_code=42,
+            high_watermark=7,
+            diverging_epoch=FetchEpochEndOffset(epoch=1, end_offset=2),
+            current_leader=LeaderIdAndEpoch(leader_id=3, leader_epoch=4),
+            snapshot_id=SnapshotId(end_offset=5, epoch=6),
+            records=b"",
+        )
+        responses = [FetchableTopicResponse(topic="__cluster_metadata", partitions=[partition])]
+        endpoints = [NodeEndpoint(node_id=3, host="h", port=9)]
+        reply(FetchResponse(responses=responses, node_endpoints=endpoints))
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_an_answer_leaves_out_what_its_version_cannot_carry(version: int) -> None:
+    """A fuzzer's Fetch of version 8 on the controller's listener ended the process: the answer could not be encoded."""
+    allowing: Any = SimpleNamespace(authorize=lambda *_: True)
+    quorum: Any = Quorum()
+    context: Any = SimpleNamespace(principal=None, api_version=version)
+    pending: Any = RaftHandlers(quorum, allowing).receive(context, FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]))
+    answers: list[FetchResponse] = []
+    pending.deliver_to(answers.append, lambda *_: None)
+    (partition,) = decode(FetchResponse, version, encode(answers[0], version)).responses[0].partitions
+    assert (partition.error_code, partition.high_watermark) == (42, 7)
+    assert (partition.current_leader is None) is (version < 12)
+    assert (partition.snapshot_id is None) is (version < 12)

@@ -1,0 +1,262 @@
+"""Rules of broker/handlers/records/delete_records.py, on real logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.handlers.records.delete_records import DeleteRecordsHandler
+from broker.security.authorizer import Operation, Resource
+from protocol.errors import ErrorCode
+from protocol.messages.logs import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from storage.directories.log_manager import LogManager
+from storage.io.disk import StorageError
+from tests.support.replica_harness import Answer, HeldWorker, World, fetched
+
+HIGH_WATERMARK = -1
+E = ErrorCode
+Row = tuple[str, int, int, ErrorCode]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def delete(world: World, *wanted: tuple[str, int, int], timeout_ms: int = 1000, version: int = 2) -> Answer:
+    topics: list[DeleteRecordsTopic] = []
+    for name, index, offset in wanted:
+        if not topics or topics[-1].name != name:
+            topics.append(DeleteRecordsTopic(name=name, partitions=[]))
+        topics[-1].partitions.append(DeleteRecordsPartition(partition_index=index, offset=offset))
+    handler = DeleteRecordsHandler(world.replicas, world.purgatory, world.authorizer)
+    request = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+    return Answer(handler.handle(world.context(21, version), request), DeleteRecordsResponse, version)
+
+
+def rows(answer: Answer) -> list[Row]:
+    """(topic, partition, low watermark, code) of an answer that has come."""
+    assert answer.is_done, "not answered yet"
+    return [
+        (topic.name, partition.partition_index, partition.low_watermark, ErrorCode(partition.error_code))
+        for topic in answer.message.topics
+        for partition in topic.partitions
+    ]
+
+
+def follow(world: World, replica: int, offset: int, log_start_offset: int) -> None:
+    """A follower holds all before `offset`, and its own log begins at `log_start_offset`."""
+    world.fetch(offset=offset, replica=replica, max_wait_ms=0, log_start_offset=log_start_offset)
+    world.settle()
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_log_begins_at_the_offset_and_says_so(world: World, version: int) -> None:
+    world.create()
+    world.load(batches=5)
+    assert rows(delete(world, ("t", 0, 3), version=version)) == [("t", 0, 3, E.NONE)]
+    assert fetched(world.fetch(offset=2)).error_code == E.OFFSET_OUT_OF_RANGE
+    data = fetched(world.fetch(offset=3))
+    assert (data.error_code, data.log_start_offset) == (E.NONE, 3)
+
+
+def test_minus_one_is_the_high_watermark(world: World) -> None:
+    """What is not committed stays: here one record that a follower does not have."""
+    world.create(replicas=(1, 2))
+    world.load(batches=3)
+    follow(world, 2, 2, 0)
+    delete(world, ("t", 0, HIGH_WATERMARK))
+    assert world.partition().log.log_start_offset == 2
+
+
+def test_an_offset_below_the_start_changes_nothing(world: World) -> None:
+    """The low watermark tells where the log begins nevertheless."""
+    world.create()
+    world.load(batches=5)
+    delete(world, ("t", 0, 4))
+    assert rows(delete(world, ("t", 0, 1))) == [("t", 0, 4, E.NONE)]
+
+
+def test_refusals(world: World) -> None:
+    """Each for its partition alone."""
+    world.create("t", 2)
+    world.create("compacted", cleanup_policy="compact")
+    world.create("both", cleanup_policy="compact,delete")
+    world.create("elsewhere", replicas=(1, 2), leader=2)
+    world.create("remote", replicas=(2,), leader=2)
+    world.create("__consumer_offsets", cleanup_policy="compact")
+    world.load("t", 0, 2)
+    answer = delete(
+        world, ("t", 0, 3), ("t", 1, -2), ("t", 7, 0), ("nope", 0, 0), ("compacted", 0, 0), ("both", 0, 0),
+        ("elsewhere", 0, 0), ("remote", 0, 0), ("__consumer_offsets", 0, 0), ("__transaction_state", 0, 0),
+    )  # fmt: skip
+    assert rows(answer) == [
+        ("t", 0, -1, E.OFFSET_OUT_OF_RANGE),
+        ("t", 1, -1, E.OFFSET_OUT_OF_RANGE),
+        ("t", 7, -1, E.UNKNOWN_TOPIC_OR_PARTITION),
+        ("nope", 0, -1, E.UNKNOWN_TOPIC_OR_PARTITION),
+        ("compacted", 0, -1, E.POLICY_VIOLATION),
+        ("both", 0, 0, E.NONE),
+        ("elsewhere", 0, -1, E.NOT_LEADER_OR_FOLLOWER),
+        ("remote", 0, -1, E.NOT_LEADER_OR_FOLLOWER),
+        ("__consumer_offsets", 0, -1, E.INVALID_TOPIC_EXCEPTION),
+        ("__transaction_state", 0, -1, E.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+
+
+def test_who_may_not_delete_the_topic_deletes_nothing(tmp_path: Path) -> None:
+    class Deny:
+        def authorize(self, principal: str, operation: str, resource_type: str, name: str) -> bool:
+            return (operation, resource_type, name) != (Operation.DELETE, Resource.TOPIC, "t")
+
+    world = World(tmp_path, authorizer=Deny())
+    world.create("t")
+    world.create("u")
+    world.load("t")
+    assert rows(delete(world, ("t", 0, 1), ("u", 0, 0))) == [
+        ("t", 0, -1, E.TOPIC_AUTHORIZATION_FAILED), ("u", 0, 0, E.NONE),
+    ]  # fmt: skip
+    assert world.partition("t").log.log_start_offset == 0
+
+
+def test_a_partition_that_is_named_twice_is_answered_once(world: World) -> None:
+    world.create()
+    world.load(batches=5)
+    assert rows(delete(world, ("t", 0, 4), ("t", 0, 2))) == [("t", 0, 2, E.NONE)]
+
+
+# ---- waiting ---------------------------------------------------------------------------------------------
+
+
+def test_the_answer_waits_for_followers_that_live(world: World) -> None:
+    """A follower tells where its own log begins with its next fetch."""
+    world.create(replicas=(1, 2))
+    world.load(batches=4)
+    follow(world, 2, 4, 0)
+    answer = delete(world, ("t", 0, 3))
+    assert not answer.is_done
+    follow(world, 2, 4, 2)
+    assert not answer.is_done
+    follow(world, 2, 4, 3)
+    assert rows(answer) == [("t", 0, 3, E.NONE)]
+    assert len(world.purgatory) == 0
+
+
+def test_a_follower_that_is_fenced_is_not_waited_for(world: World) -> None:
+    world.create(replicas=(1, 2), isr=(1,))
+    world.load(batches=4)
+    world.apply(world._broker(2, fenced=True))
+    assert rows(delete(world, ("t", 0, 3))) == [("t", 0, 3, E.NONE)]
+
+
+def test_at_the_deadline_it_is_deleted_here_and_timed_out(world: World) -> None:
+    world.create(replicas=(1, 2))
+    world.create("alone")
+    world.load(batches=4)
+    follow(world, 2, 4, 1)
+    answer = delete(world, ("t", 0, 3), ("alone", 0, 0), timeout_ms=500)
+    world.pass_time(499)
+    assert not answer.is_done
+    world.pass_time(1)
+    assert rows(answer) == [("t", 0, 1, E.REQUEST_TIMED_OUT), ("alone", 0, 0, E.NONE)]
+    assert world.partition().log.log_start_offset == 3
+
+
+def test_who_loses_the_lead_meanwhile_says_so(world: World) -> None:
+    world.create(replicas=(1, 2))
+    world.load(batches=4)
+    follow(world, 2, 4, 0)
+    answer = delete(world, ("t", 0, 3))
+    world.change(leader=2)
+    world.settle()
+    assert rows(answer) == [("t", 0, -1, E.NOT_LEADER_OR_FOLLOWER)]
+
+
+def test_a_connection_that_goes_away_is_forgotten(world: World) -> None:
+    world.create(replicas=(1, 2))
+    world.load(batches=4)
+    follow(world, 2, 4, 0)
+    answer = delete(world, ("t", 0, 3))
+    assert answer.pending is not None
+    answer.pending.cancel()
+    assert len(world.purgatory) == 0
+
+
+def test_parked_fetches_hear_of_it(world: World) -> None:
+    """Who waits at the end is told the new start when it looks again; in a session that is news."""
+    world.create()
+    world.load(batches=4)
+    reader = world.fetch_all({("t", 0): 4}, session=(0, 0), max_wait_ms=0)
+    session = reader.message.session_id
+    waiting = world.fetch_all({}, session=(session, 1), max_wait_ms=10_000)
+    assert not waiting.is_done
+    delete(world, ("t", 0, 3))
+    world.settle()
+    world.pass_time(10_000)
+    assert fetched(waiting).log_start_offset == 3
+
+
+# ---- the disk --------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_is_not_open_is_opened_by_a_thread(tmp_path: Path) -> None:
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create()
+    worker.holds_reads = True
+    answer = delete(world, ("t", 0, 0))
+    assert not answer.is_done
+    worker.let_read()
+    world.settle()
+    assert rows(answer) == [("t", 0, 0, E.NONE)]
+
+
+def test_a_failing_disk_is_an_error_of_storage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.create()
+    world.load(batches=2)
+
+    def fail(*_: Any) -> None:
+        raise StorageError("rename", "x", OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(type(world.partition().log), "trim", fail)
+    assert rows(delete(world, ("t", 0, 1))) == [("t", 0, -1, E.KAFKA_STORAGE_ERROR)]
+    assert world.partition().is_offline
+
+
+def test_the_start_survives_with_its_checkpoint(tmp_path: Path, world: World) -> None:
+    """log-start-offset-checkpoint: written from time to time, so that a kill loses it only for those seconds."""
+    world.create()
+    world.load(batches=5)
+    delete(world, ("t", 0, 3))
+    for _, work in world.log_manager.checkpoint():
+        work()
+    again = LogManager(
+        world.log_manager._disk, {str(tmp_path / "logs-0"): bytes(16)}, world.partition().log.config,
+        random_bytes=bytes,
+    )  # fmt: skip
+    again.load()
+    log = again.get("t", 0)
+    assert log is not None
+    assert log.needs_recovery
+    assert (log.log_start_offset, log.log_end_offset) == (3, 5)
+
+
+def test_whole_segments_before_the_start_go_after_a_while(world: World) -> None:
+    """Renamed at once, deleted when `file.delete.delay.ms` has passed."""
+    world.create(internal_segment_bytes=1000, file_delete_delay_ms=1000)
+    world.load(batches=5, size=900)
+    log = world.partition().log
+    delete(world, ("t", 0, HIGH_WATERMARK))
+    files = {path.name for path in Path(log.path).iterdir()}
+    assert sorted(name[19] for name in files if name.endswith(".log")) == ["4"]
+    assert sorted(name[19] for name in files if name.endswith(".log.deleted")) == ["0", "1", "2", "3"]
+    for _, work in world.log_manager.deletions(world.wall_ms + 1000):
+        work()
+    assert not list(Path(log.path).glob("*.deleted"))

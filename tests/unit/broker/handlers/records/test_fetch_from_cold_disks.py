@@ -1,0 +1,127 @@
+"""Rule 6 of broker/handlers/records/fetch.py, and rule 3 of offsets.py: requests that wait for the disk (seeds.md I5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from storage.io.disk import StorageError
+from tests.support.replica_harness import Client, HeldWorker, World, fetched, named, offsets
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    worker = HeldWorker()
+    made = World(tmp_path, worker=worker)
+    made.create("t", partitions=3)
+    for index in range(3):
+        made.produce("t", index, acks=1)
+        worker.let_write()
+    for partition in made.replicas.partitions.values():
+        partition.log.close()
+    worker.holds_reads = True
+    return made
+
+
+def thaw(world, error=None):
+    while world.worker.reads:
+        world.worker.let_read(error)
+    world.settle()
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 500])
+def test_a_fetch_that_finds_only_cold_partitions_waits_for_the_disk(world, max_wait_ms):
+    """However long that takes, and whatever the client's patience."""
+    answer = world.fetch("t", 0, 0, max_wait_ms=max_wait_ms)
+    assert not answer.is_done
+    world.pass_time(10_000)
+    world.settle()
+    assert not answer.is_done
+    thaw(world)
+    assert offsets(fetched(answer)) == [0]
+
+
+def test_a_fetch_that_finds_nothing_behind_the_cold_is_over_when_its_time_is(world):
+    """The time for records and the time for the disk run together."""
+    answer = world.fetch("t", 0, 1, max_wait_ms=500)
+    thaw(world)
+    assert not answer.is_done
+    world.pass_time(500)
+    assert answer.is_done
+    assert fetched(answer).error_code == 0
+    late = world.fetch("t", 1, 1, max_wait_ms=0)
+    thaw(world)
+    assert late.is_done
+
+
+def test_the_answer_that_makes_a_session_names_everybody(world):
+    """So it waits for all of them."""
+    first = world.fetch_all({("t", index): 0 for index in range(3)}, session=(0, 0), max_wait_ms=0)
+    while world.worker.reads:
+        assert not first.is_done
+        world.worker.let_read()
+        world.settle()
+    assert named(first) == [("t", 0), ("t", 1), ("t", 2)]
+
+
+def test_a_failing_disk_is_an_answer(world):
+    """KAFKA_STORAGE_ERROR, as with any other use."""
+    answer = world.fetch("t", 0, 0)
+    world.worker.let_read(StorageError("read", "x"))
+    world.settle()
+    assert fetched(answer).error_code == 56
+
+
+def test_in_a_session_the_others_do_not_wait_for_the_cold_one(world):
+    """It stays dirty, is warmed meanwhile, and comes first in the next answer."""
+    world.worker.holds_reads = False
+    client = Client(world, max_wait_ms=0)
+    assert named(client.fetch({("t", index): 0 for index in range(3)})) == [("t", 0), ("t", 1), ("t", 2)]
+    world.worker.holds_reads = True
+    world.partition("t", 1).log.close()
+    second = client.fetch()
+    assert named(second) == [("t", 0), ("t", 2)]
+    thaw(world)
+    third = client.fetch()
+    assert named(third)[0] == ("t", 1)
+    assert offsets(fetched(third)) == [0]
+
+
+def test_a_client_that_leaves_while_the_disk_is_asked_leaves_the_session_as_it_was(world):
+    """The cold partition is dirty still."""
+    world.worker.holds_reads = False
+    client = Client(world, max_wait_ms=0)
+    assert named(client.fetch({("t", 0): 0})) == [("t", 0)]
+    world.worker.holds_reads = True
+    world.partition("t", 0).log.close()
+    gone = client.fetch()
+    gone.pending.cancel()
+    thaw(world)
+    assert len(world.purgatory) == 0
+    assert named(client.fetch()) == [("t", 0)]
+
+
+def test_a_follower_s_progress_counts_though_its_partition_was_cold(tmp_path):
+    """F5: as of the moment when it asked."""
+    worker = HeldWorker()
+    world = World(tmp_path, worker=worker)
+    world.create("r", replicas=(1, 2), isr=(1, 2))
+    worker.holds_reads = True
+    answer = world.fetch("r", 0, 0, replica=2, max_wait_ms=0, version=12)
+    thaw(world)
+    assert answer.is_done
+    assert world.partition("r").followers[2].end_offset == 0
+
+
+def test_offsets_by_time_wait_for_a_thread_and_are_answered_together(world):
+    """Also when the client has gone before."""
+    parts = [ListOffsetsPartition(partition_index=index, timestamp=stamp) for index, stamp in enumerate((-1, 0, -3))]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=parts)])
+    answers = []
+    for _ in range(2):
+        pending = world.offsets.list_offsets(world.context(2, 8), request)
+        pending.deliver_to(answers.append, answers.append)
+    pending.cancel()
+    thaw(world)
+    assert [part.offset for part in answers[0].topics[0].partitions] == [1, 0, 0]
+    assert len(answers) == 1

@@ -1,0 +1,353 @@
+"""Rules of broker/handlers/records/fetch_sessions.py (seeds.md F3)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from broker.handlers.records.fetch_sessions import EVICTION_MS, FetchSession, FetchSessions, Watchlist
+from protocol.errors import ErrorCode
+from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from replication.partition.partition import end_key, state_key
+from replication.purgatory import Purgatory, Waiter
+from replication.timer_queue import Deadlines
+from tests.support.seeds import seed_of
+
+ID = bytes(range(16))
+
+
+class Parked(Waiter):
+    """Counts how often it is tried."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries = 0
+
+    def try_complete(self) -> bool:
+        self.tries += 1
+        return False
+
+
+def asked(index: int, offset: int = 0) -> FetchPartition:
+    return FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1000)
+
+
+def request(
+    session_id: int = 0, epoch: int = 0, partitions: dict[str, list[int]] | None = None,
+    forget: dict[str, list[int]] | None = None, offset: int = 0,
+) -> FetchRequest:  # fmt: skip
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[
+            FetchTopic(topic=topic, partitions=[asked(index, offset) for index in indexes])
+            for topic, indexes in (partitions or {}).items()
+        ],
+        forgotten_topics_data=[
+            ForgottenTopic(topic=topic, partitions=indexes) for topic, indexes in (forget or {}).items()
+        ],
+    )
+
+
+def request_by_id(session_id: int = 0, epoch: int = 0, indexes: tuple[int, ...] = (0,)) -> FetchRequest:
+    made = request(session_id, epoch)
+    made.topics = [FetchTopic(topic_id=ID, partitions=[asked(index) for index in indexes])]
+    return made
+
+
+@pytest.fixture
+def purgatory() -> Purgatory:
+    return Purgatory(Deadlines())
+
+
+@pytest.fixture
+def sessions(purgatory) -> FetchSessions:
+    ids = itertools.count(100)
+    return FetchSessions(purgatory, lambda: next(ids), slots=3)
+
+
+def create(sessions: FetchSessions, partitions: int = 1, mono_ms: int = 0, *, follower: bool = False) -> Watchlist:
+    made = sessions.open(request(partitions={"t": list(range(partitions))}), 12, mono_ms, is_follower=follower)
+    assert isinstance(made, Watchlist)
+    return made
+
+
+def dirty(watchlist: Watchlist) -> list[tuple[str | None, int]]:
+    return [(partition.topic, partition.index) for partition in watchlist.dirty]
+
+
+# ---------------------------------------------------------------- epochs
+
+
+def test_epoch_zero_makes_a_session_and_the_next_request_has_epoch_one(sessions):
+    """Rule 1 (F3)."""
+    session = create(sessions, partitions=2)
+    assert isinstance(session, FetchSession)
+    assert session.session_id == 100
+    assert sessions.open(request(100, 1), 12, 0, is_follower=False) is session
+    assert sessions.open(request(100, 2), 12, 0, is_follower=False) is session
+    assert session.epoch == 3
+    assert sessions.partitions == 2
+
+
+def test_other_epoch_is_refused_and_changes_nothing(sessions):
+    """Rule 1."""
+    session = create(sessions)
+    for epoch in (2, 3, 7, 0x7FFFFFFF):
+        answer = sessions.open(request(100, epoch, {"t": [5]}), 12, 0, is_follower=False)
+        assert answer == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert list(session.partitions) == [("t", 0)]
+    assert sessions.open(request(100, 1), 12, 0, is_follower=False) is session
+
+
+def test_unknown_session_is_refused(sessions):
+    """Rule 1."""
+    assert sessions.open(request(7, 1), 12, 0, is_follower=False) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_epoch_wraps_to_one_at_the_largest(sessions):
+    """Rule 1: epochs are positive int32."""
+    session = create(sessions)
+    session.epoch = 0x7FFFFFFF
+    assert sessions.open(request(100, 0x7FFFFFFF), 12, 0, is_follower=False) is session
+    assert session.epoch == 1
+
+
+def test_final_epoch_ends_the_session_and_makes_none(sessions, purgatory):
+    """Rule 1."""
+    create(sessions)
+    answer = sessions.open(request(100, -1, {"t": [0]}), 12, 0, is_follower=False)
+    assert isinstance(answer, Watchlist)
+    assert answer.session_id == 0
+    assert not answer.is_incremental
+    assert len(sessions) == 0
+    assert purgatory.watched_keys == 0
+
+
+def test_full_request_that_names_a_session_replaces_it(sessions):
+    """Rule 1."""
+    create(sessions)
+    answer = sessions.open(request(100, 0, {"t": [0]}), 12, 0, is_follower=False)
+    assert isinstance(answer, FetchSession)
+    assert answer.session_id == 101
+    assert sessions.find(100) is None
+
+
+def test_versions_before_seven_know_no_sessions(sessions):
+    """KIP-227 begins with Fetch v7; the decoder leaves the defaults there."""
+    old = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[asked(0)])])
+    answer = sessions.open(old, 6, 0, is_follower=False)
+    assert isinstance(answer, Watchlist)
+    assert answer.session_id == 0
+    assert len(sessions) == 0
+
+
+def test_session_does_not_change_between_names_and_ids(sessions):
+    """A session made with names cannot go on with ids, nor the other way round."""
+    create(sessions)
+    answer = sessions.open(request_by_id(100, 1), 13, 0, is_follower=False)
+    assert answer == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    by_id = sessions.open(request_by_id(), 13, 0, is_follower=False)
+    assert isinstance(by_id, FetchSession)
+    assert list(by_id.partitions) == [(ID, 0)]
+    answer = sessions.open(request(by_id.session_id, 1, {"t": [0]}), 12, 0, is_follower=False)
+    assert answer == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_session_ids_in_use_are_not_drawn_again(purgatory):
+    """Ids are drawn at random; two sessions never share one."""
+    draws = iter([5, 5, 5, 9])
+    sessions = FetchSessions(purgatory, lambda: next(draws))
+    assert [create(sessions).session_id for _ in range(2)] == [5, 9]
+
+
+# ---------------------------------------------------------------- partitions and their dirt
+
+
+def test_incremental_request_adds_changes_and_forgets(sessions):
+    """Rule 1 and 2 (F3)."""
+    session = create(sessions, partitions=3)
+    session.dirty.clear()
+    change = request(100, 1, {"t": [1], "u": [0]}, forget={"t": [2], "x": [0]}, offset=50)
+    sessions.open(change, 12, 0, is_follower=False)
+    assert list(session.partitions) == [("t", 0), ("t", 1), ("u", 0)]
+    assert dirty(session) == [("t", 1), ("u", 0)]
+    assert session.partitions["t", 1].offset == 50
+    assert session.partitions["t", 0].offset == 0
+
+
+def test_session_left_without_partitions_ends(sessions, purgatory):
+    """Kafka closes it too: the answer has session id 0."""
+    create(sessions)
+    answer = sessions.open(request(100, 1, forget={"t": [0]}), 12, 0, is_follower=False)
+    assert isinstance(answer, Watchlist)
+    assert answer.session_id == 0
+    assert not answer.partitions
+    assert len(sessions) == 0
+    assert purgatory.watched_keys == 0
+
+
+def test_movement_between_requests_makes_dirty(sessions, purgatory):
+    """Rule 2 and 3 (F3): a session hears of movement while nobody waits."""
+    session = create(sessions, partitions=3)
+    session.dirty.clear()
+    purgatory.wake(state_key("t", 2))
+    purgatory.wake(state_key("t", 0))
+    purgatory.wake(state_key("t", 2))
+    purgatory.wake(state_key("u", 2))
+    assert dirty(session) == [("t", 2), ("t", 0)]
+
+
+def test_forgotten_partition_is_heard_of_no_more(sessions, purgatory):
+    """Rule 3."""
+    session = create(sessions, partitions=2)
+    sessions.open(request(100, 1, forget={"t": [1]}), 12, 0, is_follower=False)
+    assert purgatory.watched_keys == 1
+    session.dirty.clear()
+    purgatory.wake(state_key("t", 1))
+    assert dirty(session) == []
+
+
+def test_sessionless_fetch_watches_only_when_told(sessions, purgatory):
+    """Rule 3."""
+    watchlist = sessions.open(request(epoch=-1, partitions={"t": [0, 1]}), 12, 0, is_follower=False)
+    assert isinstance(watchlist, Watchlist)
+    assert purgatory.watched_keys == 0
+    watchlist.watch_all()
+    assert purgatory.watched_keys == 2
+    watchlist.unwatch_all()
+    assert purgatory.watched_keys == 0
+
+
+def test_partition_known_by_id_is_watched_when_its_name_is_found(sessions, purgatory):
+    """A topic id may be unknown at first: then there is nothing to watch yet."""
+    session = sessions.open(request_by_id(), 13, 0, is_follower=False)
+    assert isinstance(session, FetchSession)
+    assert purgatory.watched_keys == 0
+    session.name(session.partitions[ID, 0], "t")
+    session.dirty.clear()
+    purgatory.wake(state_key("t", 0))
+    assert dirty(session) == [("t", 0)]
+
+
+def test_movement_wakes_the_parked_request_of_the_session(sessions, purgatory):
+    """Rule 5: a consumer waits for the high watermark."""
+    session = create(sessions)
+    session.waiter = Parked()
+    purgatory.park(session.waiter, (), 100)
+    purgatory.wake(end_key("t", 0))
+    assert purgatory.drain() == 0
+    purgatory.wake(state_key("t", 0))
+    assert purgatory.drain() == 1
+
+
+def test_follower_is_woken_by_the_end_of_the_log_and_only_notes_the_high_watermark(sessions, purgatory):
+    """Rule 5."""
+    session = create(sessions, follower=True)
+    session.dirty.clear()
+    session.waiter = Parked()
+    purgatory.park(session.waiter, (), 100)
+    purgatory.wake(state_key("t", 0))
+    assert purgatory.drain() == 0
+    assert dirty(session) == [("t", 0)]
+    purgatory.wake(end_key("t", 0))
+    assert purgatory.drain() == 1
+
+
+# ---------------------------------------------------------------- the cache
+
+
+def test_full_cache_of_young_sessions_gives_no_more(sessions):
+    """Rule 4 (F3)."""
+    for _ in range(3):
+        create(sessions)
+    refused = create(sessions, partitions=50)
+    assert refused.session_id == 0
+    assert not refused.is_incremental
+    assert list(refused.partitions) != []
+    assert len(sessions) == 3
+
+
+def test_session_idle_for_two_minutes_gives_way(sessions):
+    """Rule 4 (F3)."""
+    for _ in range(3):
+        create(sessions)
+    sessions.open(request(100, 1), 12, EVICTION_MS, is_follower=False)
+    assert create(sessions, mono_ms=EVICTION_MS).session_id == 0
+    made = create(sessions, mono_ms=EVICTION_MS + 1)
+    assert made.session_id == 103
+    assert sessions.find(101) is None
+    assert sessions.find(100) is not None
+    assert sessions.evictions == 1
+
+
+def test_larger_session_pushes_out_a_smaller_one_that_is_not_young(sessions):
+    """Rule 4."""
+    for size in (5, 2, 4):
+        create(sessions, partitions=size)
+    for session_id in (100, 101, 102):  # all in use, none young
+        sessions.open(request(session_id, 1), 12, EVICTION_MS, is_follower=False)
+    assert create(sessions, partitions=1, mono_ms=EVICTION_MS + 1).session_id == 0
+    assert create(sessions, partitions=3, mono_ms=EVICTION_MS + 1).session_id == 103
+    assert sessions.find(101) is None
+
+
+def test_follower_pushes_out_a_young_consumer_but_no_follower(sessions):
+    """Rule 4."""
+    create(sessions, partitions=9)
+    create(sessions, partitions=1, follower=True)
+    create(sessions, partitions=8)
+    assert create(sessions, partitions=1, follower=True).session_id == 103
+    assert sessions.find(102) is None
+    assert create(sessions, partitions=1, follower=True).session_id == 104
+    assert sessions.find(100) is None
+    assert create(sessions, partitions=1, follower=True).session_id == 0
+
+
+def test_evicted_session_lets_its_parked_request_go_and_watches_nothing(sessions, purgatory):
+    """Rule 3 and 4: nobody waits for a session that is no more."""
+    session = create(sessions)
+    session.waiter = Parked()
+    purgatory.park(session.waiter, (), 100)
+    sessions.remove(100)
+    assert purgatory.watched_keys == 0
+    assert purgatory.drain() == 1
+    assert isinstance(session, FetchSession)
+    assert session.is_closed
+
+
+def test_watching_is_given_back_whatever_clients_do(purgatory):
+    """Rule 3 and 4, as a property over random requests."""
+    seed = seed_of()
+    chance = random.Random(seed)
+    sessions = FetchSessions(purgatory, lambda: chance.randrange(1, 2**31), slots=5)
+    known: list[FetchSession] = []
+    now = 0
+    for _ in range(500):
+        now += chance.choice((0, 1, EVICTION_MS // 2))
+        partitions = {chance.choice("tuv"): chance.sample(range(6), chance.randrange(4))}
+        forget = {chance.choice("tuv"): chance.sample(range(6), chance.randrange(4))}
+        session = chance.choice(known) if known else None
+        epoch = chance.choice((0, -1, session.epoch if session else 1, 3))
+        made = sessions.open(
+            request(session.session_id if session else 0, epoch, partitions, forget), 12, now,
+            is_follower=chance.random() < 0.3,
+        )  # fmt: skip
+        if isinstance(made, FetchSession):
+            known.append(made)
+        known = [session for session in known if not session.is_closed]
+        watched = {
+            key
+            for session_id in {session.session_id for session in known}
+            for partition in sessions.find(session_id).partitions.values()  # type: ignore[union-attr]
+            for key in partition.watched
+        }
+        assert len(sessions) <= 5, f"seed {seed}"
+        assert purgatory.watched_keys == len(watched), f"seed {seed}"
+    for session in known:
+        sessions.remove(session.session_id)
+    assert purgatory.watched_keys == 0, f"seed {seed}"

@@ -1,0 +1,250 @@
+"""Rules of broker/handlers/records/list_offsets.py, on real logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.security.authorizer import Operation, Resource
+from protocol.codec import decode, encode
+from protocol.errors import ErrorCode
+from protocol.messages.produce_fetch import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from protocol.records import BatchBuilder
+from storage.io.disk import StorageError
+from tests.support.replica_harness import NOW_MS, World
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
+NOTHING = (0, -1, -1, -1)
+
+
+class Deny:
+    """Refuses what it is told to: (operation, resource type, name or None)."""
+
+    def __init__(self, *denied):
+        self.denied = set(denied)
+
+    def authorize(self, principal, operation, resource_type, resource_name):
+        return not self.denied & {(operation, resource_type, resource_name), (operation, resource_type, None)}
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    made = World(tmp_path)
+    made.create("t", epoch=3)
+    return made
+
+
+def fill(world, *timestamps, name="t", **batch):
+    """One batch with records of these times after NOW_MS."""
+    builder = BatchBuilder(**batch)
+    for timestamp in timestamps:
+        builder.append(NOW_MS + timestamp, b"k", b"v")
+    assert world.produce(name, 0, builder.build(), acks=1).message.responses[0].partition_responses[0].error_code == 0
+
+
+def ask_all(world, wanted, version=11, replica=-1, isolation=0, epoch=-1):
+    topics = [
+        ListOffsetsTopic(
+            name=name,
+            partitions=[
+                ListOffsetsPartition(partition_index=index, timestamp=timestamp, current_leader_epoch=epoch)
+                for index, timestamp in partitions
+            ],
+        )
+        for name, partitions in wanted
+    ]
+    request = ListOffsetsRequest(replica_id=replica, isolation_level=isolation, topics=topics)
+    answer = world.offsets.list_offsets(world.context(2, version), request)
+    decode(ListOffsetsResponse, version, encode(answer, version))
+    return [
+        [(part.error_code, part.timestamp, part.offset, part.leader_epoch) for part in topic.partitions]
+        for topic in answer.topics
+    ]
+
+
+def ask(world, timestamp, name="t", index=0, **request):
+    return ask_all(world, [(name, [(index, timestamp)])], **request)[0][0]
+
+
+# ---------------------------------------------------------------- ListOffsets
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+def test_every_version_is_told_earliest_and_latest(world, version):
+    """The leader epoch comes with version 4."""
+    fill(world, 0, 1, 2)
+    epoch = 3 if version >= 4 else -1
+    assert ask(world, LATEST, version=version) == (0, -1, 3, epoch)
+    assert ask(world, EARLIEST, version=version) == (0, -1, 0, epoch)
+
+
+def test_empty_partition_has_no_time_but_both_ends(world):
+    """Rule 2."""
+    assert ask(world, LATEST) == (0, -1, 0, 3)
+    assert ask(world, EARLIEST)[:3] == (0, -1, 0)
+    assert ask(world, MAX_TIMESTAMP) == NOTHING
+    assert ask(world, NOW_MS) == NOTHING
+
+
+def test_first_record_at_or_after_a_time_is_found_inside_its_batch(world):
+    """Rule 2 (seeds.md R8): the record's own time decides."""
+    fill(world, 0, 10, 20)
+    fill(world, 30, 25, 40)
+    assert ask(world, 0) == (0, NOW_MS, 0, 3)
+    assert ask(world, NOW_MS + 10) == (0, NOW_MS + 10, 1, 3)
+    assert ask(world, NOW_MS + 11) == (0, NOW_MS + 20, 2, 3)
+    assert ask(world, NOW_MS + 31) == (0, NOW_MS + 40, 5, 3)
+    assert ask(world, NOW_MS + 41) == NOTHING
+    assert ask(world, MAX_TIMESTAMP) == (0, NOW_MS + 40, 5, 3)
+
+
+def test_tiers_that_are_not_there(world):
+    """Rule 2: local is all there is, remote is nothing."""
+    fill(world, 0, 1)
+    assert ask(world, EARLIEST_LOCAL) == (0, -1, 0, 3)
+    assert ask(world, LATEST_TIERED) == NOTHING
+    assert ask(world, EARLIEST_PENDING) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "first"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING, 11)]
+)
+def test_stand_in_that_the_version_does_not_know_is_unsupported(world, timestamp, first):
+    """Rule 3."""
+    fill(world, 0)
+    assert ask(world, timestamp, version=first)[0] == 0
+    assert ask(world, timestamp, version=first - 1)[0] == ErrorCode.UNSUPPORTED_VERSION
+    assert ask(world, -7)[0] == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_consumer_sees_to_the_high_watermark_others_to_the_end(world):
+    """Rule 1."""
+    world.create("r", replicas=(1, 2))
+    fill(world, 0, 1, 2, name="r")
+    world.fetch("r", offset=1, replica=2)
+    fill(world, 3, name="r")
+    assert ask(world, LATEST, "r")[2] == 1
+    assert ask(world, LATEST, "r", isolation=1)[2] == 1
+    assert ask(world, LATEST, "r", replica=-2)[2] == 4
+    assert ask(world, LATEST, "r", replica=2)[2] == 4
+    assert ask(world, NOW_MS + 1, "r") == NOTHING
+    assert ask(world, NOW_MS + 1, "r", replica=2)[2] == 1
+
+
+def test_only_the_debugging_consumer_may_ask_who_does_not_lead(world):
+    """Rule 1."""
+    world.create("r", replicas=(1, 2))
+    fill(world, 0, name="r")
+    world.change("r", leader=2)
+    assert ask(world, EARLIEST, "r")[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert ask(world, EARLIEST, "r", replica=-2)[0] == 0
+    world.create("o", replicas=(2,), leader=2)
+    assert ask(world, EARLIEST, "o", replica=-2)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (3, 0), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+)
+def test_asker_with_another_leader_epoch_is_refused(world, epoch, code):
+    """F6."""
+    assert ask(world, LATEST, epoch=epoch)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
+)
+def test_new_leader_that_lags_says_so_in_the_versions_words(world, version, code):
+    """KIP-207."""
+    world.create("r", replicas=(1, 2))
+    fill(world, 0, name="r")
+    world.change("r", leader=1)
+    assert ask(world, LATEST, "r", version=version)[0] == code
+
+
+def test_partition_named_twice_is_invalid_both_times(world):
+    """Rule 3."""
+    invalid = (ErrorCode.INVALID_REQUEST, -1, -1, -1)
+    world.create("u", partitions=2)
+    answers = ask_all(world, [("u", [(0, LATEST), (1, LATEST)]), ("u", [(0, EARLIEST)])])
+    assert answers == [[invalid, (0, -1, 0, 0)], [invalid]]
+
+
+def test_unknown_and_forbidden_partitions_are_told_each(tmp_path):
+    """One bad partition does not spoil the others."""
+    world = World(tmp_path, authorizer=Deny((Operation.DESCRIBE, Resource.TOPIC, "secret")))
+    for name in ("t", "secret"):
+        world.create(name)
+    answers = ask_all(world, [("nowhere", [(0, LATEST)]), ("t", [(0, LATEST), (9, LATEST)]), ("secret", [(0, LATEST)])])
+    assert [[part[0] for part in topic] for topic in answers] == [
+        [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+        [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+        [ErrorCode.TOPIC_AUTHORIZATION_FAILED],
+    ]
+
+
+def test_failing_disk_is_a_storage_error(world, monkeypatch):
+    """The directory goes offline, as with any other use."""
+    fill(world, 0)
+
+    def fail(*_, **__):
+        raise StorageError("read", "x")
+
+    monkeypatch.setattr(type(world.partition().log), "offset_for_timestamp", fail)
+    assert ask(world, NOW_MS)[0] == ErrorCode.KAFKA_STORAGE_ERROR
+    assert ask(world, LATEST)[0] == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+# ---------------------------------------------------------------- OffsetForLeaderEpoch
+
+
+def end_of(world, epoch, name="t", index=0, current=-1, version=4):
+    asked = OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
+    topics = [OffsetForLeaderTopic(topic=name, partitions=[asked])]
+    request = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
+    answer = world.offsets.offset_for_leader_epoch(world.context(23, version), request)
+    decode(OffsetForLeaderEpochResponse, version, encode(answer, version))
+    part = answer.topics[0].partitions[0]
+    return part.error_code, part.leader_epoch, part.end_offset
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_epochs_and_their_ends(world, version):
+    """The largest epoch up to the one asked for; the current one ends where the log does."""
+    fill(world, 0, 1)
+    world.change("t", leader=1)
+    world.change("t", leader=1)
+    fill(world, 2)
+    assert end_of(world, 3, version=version) == (0, 3, 2)
+    assert end_of(world, 4, version=version) == (0, 3, 2)
+    assert end_of(world, 5, version=version) == (0, 5, 3)
+    assert end_of(world, 2, version=version) == (0, 2, 0)  # older than all that is here: from the start, as in Kafka
+    assert end_of(world, 9, version=version) == (0, -1, -1)
+
+
+def test_asker_of_epochs_is_checked_like_a_reader(world):
+    """F6."""
+    assert end_of(world, 3, current=2)[0] == ErrorCode.FENCED_LEADER_EPOCH
+    assert end_of(world, 3, current=4)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert end_of(world, 3, name="nowhere")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.create("o", replicas=(2,), leader=2)
+    assert end_of(world, 0, name="o")[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_brokers_may_ask_everything_clients_what_they_may_describe(tmp_path):
+    """KIP-320: either right is enough."""
+    describe = (Operation.DESCRIBE, Resource.TOPIC, "t")
+    act = (Operation.CLUSTER_ACTION, Resource.CLUSTER, None)
+    for number, (denied, code) in enumerate(
+        [((), 0), ((describe,), 0), ((act,), 0), ((describe, act), ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
+    ):
+        world = World(tmp_path / str(number), authorizer=Deny(*denied))
+        world.create("t")
+        assert end_of(world, 0)[0] == code

@@ -1,0 +1,91 @@
+"""broker/handlers/request_dispatcher.py rule 3: what a client sees of a handler's fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.handlers.request_dispatcher import Dispatcher
+from broker.handlers.router import Pending, RequestContext, Route, Router
+from broker.network.exchange import CloseConnection
+from protocol.api import APIS, ApiKey, request_header_version, response_header_version
+from protocol.codec import decode, encode
+from protocol.errors import ErrorCode
+from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.produce_fetch import FetchRequest
+from protocol.schema import Message
+
+
+def faulty(context: RequestContext, request: Message) -> Message:
+    """A handler with a bug."""
+    raise ZeroDivisionError
+
+
+def frame_of(request: Message, version: int) -> bytearray:
+    """A request as it comes, without its length."""
+    key = request.API_KEY
+    header = RequestHeader(request_api_key=key, request_api_version=version, correlation_id=7, client_id="c")
+    return bytearray(encode(header, request_header_version(key, version)) + encode(request, version))
+
+
+def answer_of(request: Message, version: int) -> bytes:
+    """What comes back when the handler of a request fails, without length and header."""
+    dispatcher = Dispatcher()
+    key = request.API_KEY
+    dispatcher.serve(Router([Route(key, version, version, faulty)]))
+    parts = dispatcher.dispatch(frame_of(request, version), None, 0)  # type: ignore[arg-type]
+    assert dispatcher.handler_faults == 1
+    assert isinstance(parts, list)
+    return b"".join(parts)[8 + response_header_version(key, version) :]  # type: ignore[arg-type]
+
+
+def test_the_client_gets_unknown_server_error_where_there_is_room() -> None:
+    """Also where the answer has fields that must be given."""
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    answer = decode(HeartbeatResponse, 4, answer_of(beat, 4))
+    assert answer == HeartbeatResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+    answers = decode(MetadataResponse, 13, answer_of(MetadataRequest(topics=None), 13))
+    assert answers.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize(("version", "is_told"), [(13, True), (12, False)])
+def test_an_answer_that_its_version_cannot_carry_is_a_fault_of_that_request(
+    *, is_late: bool, version: int, is_told: bool
+) -> None:
+    """Nobody but who asked feels it: a late one would else end the process."""
+    pending = Pending()
+    wrong = MetadataResponse(brokers=[], topics=[])
+    wrong.topics = 7  # type: ignore[assignment]
+
+    def answering(context: RequestContext, request: Message) -> Message | Pending:
+        return pending if is_late else wrong
+
+    dispatcher, outcomes = Dispatcher(), list[Any]()
+    dispatcher.serve(Router([Route(ApiKey.METADATA, version, version, answering)]))
+    try:
+        parts = dispatcher.dispatch(frame_of(MetadataRequest(topics=None), version), None, 0)  # type: ignore[arg-type]
+        if is_late:
+            parts.deliver_to(outcomes.append, outcomes.append)  # type: ignore[union-attr]
+            pending.complete(wrong)
+        else:
+            outcomes.append(parts)
+    except CloseConnection as error:
+        outcomes.append(str(error))
+    (outcome,) = outcomes
+    assert dispatcher.handler_faults == 1
+    assert isinstance(outcome, list if is_told else str)
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [(MetadataRequest(topics=None), 12), (FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]), 6)],
+)
+def test_the_connection_ends_where_there_is_none(request_: Message, version: int) -> None:
+    """An answer without topics would be taken for the truth."""
+    assert "error_code" in APIS[ApiKey(request_.API_KEY)].response.__annotations__
+    with pytest.raises(CloseConnection, match="a fault while answering"):
+        answer_of(request_, version)

@@ -1,0 +1,270 @@
+"""Clients' own metrics: who is remembered, what is kept of a report, how it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from broker.handlers.router import ConnectionInfo, RequestContext
+from broker.handlers.telemetry import TelemetryHandlers
+from broker.telemetry import instances, received
+from broker.telemetry.instances import ClientInstance, ClientInstances
+from broker.telemetry.page import MetricsPage, shown
+from broker.telemetry.received import Number, ReceivedMetrics
+from protocol.compression import compress
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.telemetry import GetTelemetrySubscriptionsRequest
+from replication.metadata.client_metrics import Facts
+from replication.metadata.image import MetadataImage, ResourceType
+
+DELTA, CUMULATIVE = 1, 2
+FACTS: Facts = {"client_id": "c", "client_instance_id": None}
+Configs = dict[str, dict[str, str]]
+
+
+def attribute(key: str, text: str) -> KeyValue:
+    return KeyValue(key=key, value=AnyValue(string_value=text))
+
+
+def report(*metrics: Metric, rack: str = "r") -> bytes:
+    resource = Resource(attributes=[attribute("client_rack", rack)])
+    scopes = [ScopeMetrics(metrics=metrics)]
+    return MetricsData(resource_metrics=[ResourceMetrics(resource=resource, scope_metrics=scopes)]).SerializeToString()
+
+
+def total(value: int, how: int, *, topic: str = "t", is_monotonic: bool = True) -> Metric:
+    point = NumberDataPoint(as_int=value, attributes=[attribute("topic", topic)])
+    return Metric(name="a.b", sum=Sum(data_points=[point], aggregation_temporality=how, is_monotonic=is_monotonic))
+
+
+def gauge(name: str, value: float) -> Metric:
+    return Metric(name=name, gauge=Gauge(data_points=[NumberDataPoint(as_double=value)]))
+
+
+def take(kept: ReceivedMetrics, data: bytes, *, who: bytes = b"w" * 16, codec: int = 0, now_ms: int = 0) -> None:
+    kept.take(who, FACTS, codec, data, now_ms=now_ms, until_ms=now_ms + 1000)
+
+
+# ---- what is kept
+
+
+def test_differences_are_added_up_and_totals_replace_each_other() -> None:
+    """Rule 1 of received.py; each set of labels by itself."""
+    kept = ReceivedMetrics()
+    for value in (3, 4):
+        take(kept, report(total(value, DELTA), total(value, CUMULATIVE, topic="u")))
+    assert kept.names(0) == ["a.b"]
+    who = ("client_id", "c"), ("client_rack", "r")
+    assert kept.numbers("a.b") == [
+        Number((*who, ("topic", "t")), 7.0, True),
+        Number((*who, ("topic", "u")), 4.0, True),
+    ]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_every_codec_is_read(codec: int) -> None:
+    kept = ReceivedMetrics()
+    take(kept, bytes(compress(codec, report(gauge("g", 1.5)))), codec=codec)
+    assert [number.value for number in kept.numbers("g")] == [1.5]
+
+
+def test_what_was_not_heard_of_for_a_while_is_gone() -> None:
+    """Its last report counts until then."""
+    kept = ReceivedMetrics()
+    take(kept, report(gauge("g", 1.0)), who=b"1" * 16)
+    take(kept, report(gauge("h", 1.0)), who=b"2" * 16, now_ms=900)
+    assert (kept.names(999), kept.names(1000), kept.names(1900)) == (["g", "h"], ["h"], [])
+
+
+def test_histograms_are_left_out() -> None:
+    kept = ReceivedMetrics()
+    take(kept, report(Metric(name="h", histogram=Histogram(data_points=[HistogramDataPoint(count=1)])), gauge("g", 1)))
+    assert kept.names(0) == ["g"]
+
+
+@pytest.mark.parametrize(
+    ("data", "codec", "code"),
+    [
+        (b"\xff", 0, ErrorCode.INVALID_RECORD),
+        (b"no gzip", 1, ErrorCode.INVALID_RECORD),
+        (bytes(compress(4, bytes(received.MOST_BYTES + 1))), 4, ErrorCode.TELEMETRY_TOO_LARGE),
+        (report(*(gauge(f"g{n}", n) for n in range(received.MOST_NUMBERS_OF_ONE + 1))), 0,
+         ErrorCode.TELEMETRY_TOO_LARGE),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_or_is_too_much_is_refused(data: bytes, codec: int, code: ErrorCode) -> None:
+    kept = ReceivedMetrics()
+    with pytest.raises(KafkaError) as refusal:
+        take(kept, data, codec=codec)
+    assert (refusal.value.code, kept.names(0)) == (code, [])
+
+
+def test_there_is_room_for_so_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 3; who reports the same again needs no more of it, and who has gone makes room."""
+    monkeypatch.setattr(received, "MOST_NUMBERS", 4)
+    kept = ReceivedMetrics()
+    data = report(gauge("g", 1), gauge("h", 2))
+    take(kept, data, who=b"1" * 16)
+    take(kept, data, who=b"1" * 16, now_ms=500)
+    take(kept, report(gauge("g", 1)), who=b"2" * 16, now_ms=1200)
+    with pytest.raises(KafkaError):
+        take(kept, data, who=b"3" * 16, now_ms=1300)
+    take(kept, data, who=b"3" * 16, now_ms=1500)
+    assert len(kept.numbers("g")) == 2
+
+
+# ---- who is remembered
+
+
+class World:
+    def __init__(self) -> None:
+        self.image = MetadataImage("c")
+        self.count = 0
+        self.clients = ClientInstances(lambda: self.image, self._new_id)
+
+    def _new_id(self) -> bytes:
+        self.count += 1
+        return bytes([self.count]) * 16
+
+    def wants(self, configs: Configs) -> None:
+        self.image = MetadataImage("c")
+        self.image.configs = {(ResourceType.CLIENT_METRICS, name): own for name, own in configs.items()}
+
+    def hears(self, instance_id: bytes = bytes(16), now_ms: int = 0, connection_id: int = 1) -> ClientInstance:
+        return self.clients.of(instance_id, connection_id, lambda _: FACTS, now_ms)
+
+
+def test_a_client_is_forgotten_with_its_last_connection() -> None:
+    world = World()
+    client = world.hears(connection_id=1)
+    world.hears(client.instance_id, connection_id=2)
+    world.clients.forget(client.instance_id, 1)
+    assert world.hears(client.instance_id, connection_id=2) is client
+    world.clients.forget(client.instance_id, 2)
+    assert world.hears(client.instance_id) is not client
+
+
+def test_a_silent_client_is_forgotten() -> None:
+    """After three intervals, and a minute at least."""
+    world = World()
+    for interval, until_ms in ((100, 60_000), (30_000, 90_000)):
+        world.wants({"s": {"interval.ms": str(interval)}})
+        client = world.hears()
+        assert world.hears(client.instance_id, until_ms - 1) is client
+        world.hears(now_ms=2 * until_ms)
+        assert world.hears(client.instance_id, 2 * until_ms) is not client
+
+
+def test_the_least_recently_heard_client_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "MOST_INSTANCES", 2)
+    world = World()
+    first, second = world.hears(), world.hears()
+    world.hears(first.instance_id)
+    world.hears()
+    world.hears()
+    assert world.hears(second.instance_id) is not second
+
+
+def test_only_another_subscription_lets_clients_begin_anew() -> None:
+    world = World()
+    world.wants({"s": {"metrics": "m"}})
+    client = world.hears()
+    world.wants({"s": {"metrics": "m"}})
+    assert world.hears(client.instance_id) is client
+    world.wants({"s": {"metrics": "n"}})
+    again = world.hears(client.instance_id)
+    assert (again.wanted.metrics, again.number != client.number) == (("n",), True)
+
+
+def test_a_subscription_that_says_nothing_here_means_nobody() -> None:
+    """Java takes what RE2 does not."""
+    world = World()
+    world.wants(
+        {"bad": {"metrics": "m", "match": "client_id=(?=c)c"}, "good": {"metrics": "n", "match": "client_id=c"}}
+    )
+    assert world.hears().wanted.metrics == ("n",)
+    world.wants({"s": {"metrics": "m", "match": "client_instance_id=.*"}})
+    assert world.hears().wanted.metrics == ()
+
+
+def test_what_reads_reports_is_loaded_in_a_thread_when_one_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 4 of received.py: once, and never where nothing is wanted."""
+    loading: list[str] = []
+    monkeypatch.setattr(received, "_reader", lambda: loading.append(threading.current_thread().name))
+    world = World()
+    handlers = TelemetryHandlers(world.clients, ReceivedMetrics(), 1 << 20)
+    connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
+
+    def ask() -> list[str]:
+        context = RequestContext(71, 0, 1, "c", connection, 0, 0)
+        handlers.get_subscriptions(context, GetTelemetrySubscriptionsRequest(client_instance_id=bytes(16)))
+        for thread in threading.enumerate():
+            if thread.name == "telemetry":
+                thread.join()
+        return loading
+
+    assert ask() == []
+    world.wants({"s": {"metrics": "m"}})
+    assert ask() == ["telemetry"]
+    assert ask() == ["telemetry"]
+
+
+# ---- how it is shown
+
+
+def test_the_page_is_in_prometheus_format() -> None:
+    """Names, types, labels with what must be escaped in them, numbers that are none."""
+    numbers = [Number((("a.b", 'x"\\\n'),), 1.0, True), Number((("1", "y"),), float("inf"), True)]
+    assert shown("k.n-a", numbers) == (
+        '# TYPE k_n_a_total counter\nk_n_a_total{a_b="x\\"\\\\\\n"} 1.0\nk_n_a_total{_1="y"} +Inf\n'
+    )
+    assert shown("9.total", [Number((), float("nan"), False)]) == "# TYPE _9_total gauge\n_9_total{} NaN\n"
+    assert shown("n", []) == ""
+
+
+async def answer(kept: ReceivedMetrics, question: bytes) -> bytes:
+    page = MetricsPage(("127.0.0.1", 0), kept, lambda: 0)
+    page.start(asyncio.get_running_loop())
+    reader, writer = await asyncio.open_connection(*page.address)
+    writer.write(question)
+    told = await reader.read()
+    writer.close()
+    page.close()
+    return told
+
+
+@pytest.mark.parametrize(
+    ("question", "check"),
+    [
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", lambda told: told.endswith(b'g{client_id="c",client_rack="r"} 1.0\n')),
+        (b"GET / HTTP/1.1\r\n\r\n", lambda told: told.startswith(b"HTTP/1.1 200 OK\r\n")),
+        (b"GET /other HTTP/1.1\r\n\r\n", lambda told: told.startswith(b"HTTP/1.1 404 ")),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", lambda told: told.startswith(b"HTTP/1.1 405 ")),
+        (b"GET /" + b"x" * 20_000, lambda told: told == b""),
+    ],
+)  # fmt: skip
+async def test_the_page_answers_one_question(question: bytes, check: Callable[[bytes], bool]) -> None:
+    """Rule 2 of page.py."""
+    kept = ReceivedMetrics()
+    take(kept, report(gauge("g", 1.0)))
+    try:
+        told = await answer(kept, question)
+    except ConnectionResetError:  # it did not read all of it
+        told = b""
+    assert check(told), told

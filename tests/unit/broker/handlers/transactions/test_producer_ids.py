@@ -1,0 +1,156 @@
+"""Rules of broker/handlers/transactions/producer_ids.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.coordinators.transactions.producer_id_manager import ProducerIds
+from broker.handlers.router import ConnectionInfo, Pending, RequestContext
+from broker.handlers.transactions.producer_ids import ProducerIdsHandler
+from broker.security.authorizer import AllowAll, Operation, Resource
+from protocol.errors import ErrorCode
+from protocol.messages.quorum import AllocateProducerIdsResponse
+from protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+
+
+class Controller:
+    """Keeps what it is asked until the test answers."""
+
+    def __init__(self):
+        self.asked = []
+        self.next_start = 0
+
+    def submit(self, request, *, wall_ms, reply):
+        self.asked.append((request, reply))
+
+    def allocate(self, count=3):
+        _, reply = self.asked.pop(0)
+        start, self.next_start = self.next_start, self.next_start + count
+        reply(AllocateProducerIdsResponse(error_code=0, producer_id_start=start, producer_id_len=count))
+
+    def refuse(self):
+        _, reply = self.asked.pop(0)
+        reply(
+            AllocateProducerIdsResponse(
+                error_code=ErrorCode.STALE_BROKER_EPOCH, producer_id_start=-1, producer_id_len=0
+            )
+        )
+
+
+class Deny:
+    def __init__(self, *denied):
+        self.denied = denied
+
+    def authorize(self, principal, operation, resource_type, resource_name):
+        return (operation, resource_type) not in self.denied
+
+
+def no_coordinator(context, request):
+    return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_id=-1, producer_epoch=-1)
+
+
+def context() -> RequestContext:
+    connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 4000), "User:ANONYMOUS")
+    return RequestContext(22, 5, 1, "test", connection, 0, 0)
+
+
+def ask(handler, name=None, producer_id=-1, producer_epoch=-1):
+    """A list that holds the answer as soon as there is one."""
+    answer = handler.handle(
+        context(),
+        InitProducerIdRequest(
+            transactional_id=name, transaction_timeout_ms=1000, producer_id=producer_id, producer_epoch=producer_epoch
+        ),
+    )
+    if not isinstance(answer, Pending):
+        return [answer]
+    got = []
+    answer.deliver_to(got.append, lambda reason: None)
+    return got
+
+
+def result(answers):
+    return answers[0] if answers else None
+
+
+@pytest.fixture
+def controller():
+    return Controller()
+
+
+@pytest.fixture
+def handler(controller):
+    return ProducerIdsHandler(ProducerIds(controller, 1, lambda: 77), no_coordinator, AllowAll())
+
+
+def test_requests_wait_for_the_first_block_and_then_are_answered_at_once(controller, handler):
+    """Rule 2: one block is asked for, however many wait."""
+    first, second = ask(handler), ask(handler)
+    assert result(first) is None
+    assert len(controller.asked) == 1
+    request, _ = controller.asked[0]
+    assert (request.broker_id, request.broker_epoch) == (1, 77)
+    controller.allocate(3)
+    assert (result(first).producer_id, result(second).producer_id) == (0, 1)
+    third = result(ask(handler))
+    assert (third.error_code, third.producer_id, third.producer_epoch) == (0, 2, 0)
+    assert controller.asked == []
+
+
+def test_ids_are_never_given_twice_over_many_blocks(controller, handler):
+    """Rule 1."""
+    given = []
+    for _ in range(20):
+        answer = ask(handler)
+        if controller.asked:
+            controller.allocate(3)
+        given.append(result(answer).producer_id)
+    assert given == list(range(20))
+
+
+def test_more_waiters_than_a_block_holds_ask_for_another(controller, handler):
+    """Rule 2."""
+    answers = [ask(handler) for _ in range(5)]
+    controller.allocate(3)
+    assert [result(answer) is not None for answer in answers] == [True] * 3 + [False] * 2
+    controller.allocate(3)
+    assert [result(answer).producer_id for answer in answers] == [0, 1, 2, 3, 4]
+
+
+def test_refusing_controller_makes_clients_try_again(controller, handler):
+    """Rule 2."""
+    answer = ask(handler)
+    controller.refuse()
+    assert result(answer).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    answer = ask(handler)
+    controller.allocate()
+    assert result(answer).error_code == 0
+
+
+def test_idempotent_producer_gets_a_new_id_whatever_it_had(controller, handler):
+    """Kafka gives one without looking at the old one when there is no transactional id."""
+    answer = ask(handler, producer_id=55, producer_epoch=3)
+    controller.allocate()
+    assert (result(answer).producer_id, result(answer).producer_epoch) == (0, 0)
+
+
+@pytest.mark.parametrize(("producer_id", "producer_epoch"), [(5, -1), (-1, 5)])
+def test_half_an_old_identity_is_invalid(handler, producer_id, producer_epoch):
+    """As Kafka answers."""
+    assert result(ask(handler, None, producer_id, producer_epoch)).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_transactional_id_is_its_coordinators_to_answer_for(handler):
+    """Rule 3."""
+    assert result(ask(handler, "tx")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert result(ask(handler, "")).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_who_may_not_write_gets_no_id(controller):
+    """The authorizer is asked as Kafka asks it."""
+    ids = ProducerIds(controller, 1, lambda: 0)
+    handler = ProducerIdsHandler(ids, no_coordinator, Deny((Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)))
+    assert result(ask(handler)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    handler = ProducerIdsHandler(ids, no_coordinator, Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID)))
+    assert result(ask(handler, "tx")).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert controller.asked == []

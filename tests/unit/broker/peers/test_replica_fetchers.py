@@ -1,0 +1,90 @@
+"""Guards broker/peers/replica_fetchers.py: from whom each partition is fetched, and over which connection."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.peers.replica_fetchers import Fetchers
+from protocol.messages.produce_fetch import FetchRequest
+from replication.partition.replica_fetcher import FetchSettings
+from replication.partition.replication_quota import ReplicationThrottle
+from replication.timer_queue import Deadlines
+
+OWN = 1
+CONNECTIONS = 3
+
+
+def partition(index: int, leader: int) -> Any:
+    log = SimpleNamespace(log_end_offset=0, latest_epoch=-1, log_start_offset=0, is_open=True, name=f"t-{index}")
+
+    class Followed(SimpleNamespace):
+        __hash__ = object.__hash__
+
+    return Followed(
+        topic="t", topic_id=bytes(16), index=index, leader_epoch=0, leader_id=leader, is_leader=leader == OWN,
+        is_offline=False, log=log,
+    )  # fmt: skip
+
+
+class Rig:
+    """Fetchers whose leaders never answer."""
+
+    def __init__(self) -> None:
+        self.turns: list[Any] = []
+        self.asked: dict[tuple[int, int], list[int]] = {}
+        following: Any = SimpleNamespace(
+            open=lambda partition, opened: opened(),
+            throttle=ReplicationThrottle("follower", OWN, lambda topic: {}),
+        )
+        clock: Any = SimpleNamespace(mono_ms=lambda: 0, wall_ms=lambda: 0)
+        asks = [self._asker(number) for number in range(CONNECTIONS)]
+        self.fetchers = Fetchers(
+            self.turns.append, OWN, lambda: 7, asks[0], following, FetchSettings(), Deadlines(), clock, asks[1:]
+        )
+
+    def _asker(self, number: int) -> Any:
+        def ask(broker_id: int, request: FetchRequest, _answered: Any) -> None:
+            indexes = [one.partition for topic in request.topics for one in topic.partitions]
+            self.asked[broker_id, number] = sorted(indexes)
+
+        return ask
+
+    def run(self) -> dict[tuple[int, int], list[int]]:
+        """Who was asked for which partitions, over which of the connections to it."""
+        while self.turns:
+            self.turns.pop(0)()
+        asked, self.asked = self.asked, {}
+        return asked
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_every_connection_has_its_share(rig: Rig) -> None:
+    """Rule 2: a partition always goes over the same one."""
+    for index in range(7):
+        rig.fetchers.follow(partition(index, 2 + index % 2))
+    assert rig.run() == {(2, 0): [0, 6], (3, 1): [1], (2, 2): [2], (3, 0): [3], (2, 1): [4], (3, 2): [5]}
+
+
+def test_who_leads_is_fetched_from(rig: Rig) -> None:
+    """Rule 1: nobody is where there is no leader, or this broker is, or the directory has failed."""
+    followed = partition(0, -1)
+    rig.fetchers.follow(followed)
+    assert rig.run() == {}
+    followed.leader_id = 3
+    rig.fetchers.follow(followed)
+    assert rig.run() == {(3, 0): [0]}
+    followed.leader_id = 2
+    rig.fetchers.follow(followed)
+    assert rig.run() == {(2, 0): [0]}
+    for leader, is_offline in ((OWN, False), (4, True)):
+        other = partition(0, leader)
+        other.is_offline = is_offline
+        rig.fetchers.follow(other)
+    assert rig.run() == {}

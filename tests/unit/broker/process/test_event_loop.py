@@ -1,0 +1,24 @@
+"""Guards broker/process/event_loop.py: the end of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from broker.process.event_loop import end_tasks, new_loop
+from tests.support.accept_queue import full_listener
+
+
+def test_a_connection_that_is_on_its_way_gives_up_before_the_loop_closes() -> None:
+    """Else it is made, or fails, amid the end of the loop, and that counts as a fault of the broker."""
+    faults: list[dict[str, Any]] = []
+    loop = new_loop()
+    loop.set_exception_handler(lambda _loop, context: faults.append(context))
+    with full_listener() as (host, port):
+        task = loop.create_task(loop.create_connection(asyncio.Protocol, host, port))
+        loop.call_soon(loop.stop)  # behind the first step of the task
+        loop.run_forever()
+        end_tasks(loop)
+        assert task.cancelled()
+        loop.close()
+    assert faults == []

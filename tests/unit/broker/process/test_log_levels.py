@@ -1,0 +1,38 @@
+"""Guards broker/process/log_levels.py rule 1 and what a level is for."""
+
+from __future__ import annotations
+
+import logging
+
+from broker.process.log_levels import change_log_levels, log_levels
+from protocol.messages.admin import AlterableConfig
+from replication.controller.configs.config_changes import Operation
+
+PARENT, CHILD = "barnabas.tested", "barnabas.tested.child"
+
+
+def change(name: str, level: str | None) -> None:
+    operation = Operation.DELETE if level is None else Operation.SET
+    changes = [AlterableConfig(name=name, config_operation=operation, value=level)]
+    change_log_levels(1, "1", changes, validate_only=False)
+
+
+def test_what_is_below_a_loggers_level_is_not_written() -> None:
+    """Kafka's TRACE lets more through than Python's DEBUG, and FATAL no more than CRITICAL."""
+    child = logging.getLogger(CHILD)
+    logging.getLogger(PARENT)
+    change(PARENT, "WARN")
+    assert (child.isEnabledFor(logging.INFO), child.isEnabledFor(logging.WARNING)) == (False, True)
+    change(CHILD, "TRACE")
+    assert child.isEnabledFor(logging.DEBUG - 1)
+    change(CHILD, "FATAL")
+    assert (child.isEnabledFor(logging.ERROR), child.isEnabledFor(logging.CRITICAL)) == (False, True)
+    change(CHILD, None)
+    assert (child.isEnabledFor(logging.INFO), child.isEnabledFor(logging.WARNING)) == (False, True)
+
+
+def test_a_level_between_kafkas_is_shown_as_the_next_that_is_let_through() -> None:
+    logging.getLogger(CHILD).setLevel(25)
+    assert log_levels()[CHILD] == "WARN"
+    logging.getLogger(CHILD).setLevel(99)
+    assert log_levels()[CHILD] == "FATAL"

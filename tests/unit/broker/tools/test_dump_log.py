@@ -1,0 +1,206 @@
+"""`barnabas dump-log`: files that Kafka's tool does not know, JSON, damage, terminals."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli import main
+from broker.tools.decoding import DECODINGS
+from broker.tools.dump_log import as_text
+from broker.tools.dump_rows import Options, rows
+from protocol.records import BatchBuilder
+from storage.io.checkpoint_file import write_epochs, write_offsets, write_topic_id
+from storage.io.disk import Disk
+from tests.support.batches import broken_bodies, with_body
+from tests.support.logs import NOW_MS, Idempotent, append, log_at
+from tests.support.segments import batch
+
+LOG = "00000000000000000000.log"
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A partition's directory, closed."""
+    log = log_at(tmp_path)
+    append(log, "one", "two", producer=Idempotent(5, 0, 0))
+    append(log, b"\xff\x00", producer=Idempotent(5, 0, 2))
+    log.close()
+    return tmp_path / "t-0"
+
+
+def dumped(capsys: pytest.CaptureFixture[str], *args: object) -> list[dict[str, Any]]:
+    """The objects that `--json` shows."""
+    main(["dump-log", "--json", *map(str, args)])
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_json_is_one_object_a_line(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Batches and records with their data: text where it is text, base64 where it is not."""
+    found = dumped(capsys, "--print-data-log", written / LOG)
+    assert [row["type"] for row in found] == ["log", "batch", "record", "record", "batch", "record"]
+    assert {row["file"] for row in found} == {str(written / LOG)}
+    assert [row["payload"] for row in found if row["type"] == "record"] == ["one", "two", {"base64": "/wA="}]
+    assert found[1]["deleteHorizonMs"] is None
+    assert found[1]["isvalid"] is True
+
+
+def test_small_files_are_shown_too(tmp_path: Path, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Checkpoints, ids, properties: what Kafka's tool passes over as unknown."""
+    disk = Disk()
+    write_offsets(disk, f"{tmp_path}/recovery-point-offset-checkpoint", {("t", 0): 3})
+    write_epochs(disk, f"{written}/leader-epoch-checkpoint", [(0, 0), (4, 2)])
+    write_topic_id(disk, f"{written}/partition.metadata", bytes(range(16)))
+    (tmp_path / "meta.properties").write_text("#\n#date\nversion=1\nnode.id=1\ncluster.id=a\\=b\n")
+    (tmp_path / "quorum-state").write_text('{"leaderId":1,"leaderEpoch":2}')
+    found = dumped(
+        capsys,
+        tmp_path / "recovery-point-offset-checkpoint",
+        written / "leader-epoch-checkpoint",
+        written / "partition.metadata",
+        tmp_path / "meta.properties",
+        tmp_path / "quorum-state",
+        written / "00000000000000000003.snapshot",
+    )
+    shown = [{name: value for name, value in row.items() if name != "file"} for row in found]
+    assert shown[:-1] == [
+        {"type": "checkpoint", "topic": "t", "partition": 0, "offset": 3},
+        {"type": "leaderEpoch", "epoch": 0, "startOffset": 0},
+        {"type": "leaderEpoch", "epoch": 4, "startOffset": 2},
+        {"type": "partitionMetadata", "topicId": "AAECAwQFBgcICQoLDA0ODw"},
+        {"type": "property", "name": "version", "value": "1"},
+        {"type": "property", "name": "node.id", "value": "1"},
+        {"type": "property", "name": "cluster.id", "value": "a=b"},
+        {"type": "json", "content": {"leaderId": 1, "leaderEpoch": 2}},
+    ]
+    assert shown[-1]["producerId"] == 5
+    assert shown[-1]["lastSequence"] == 2
+
+
+def test_every_row_has_a_line(tmp_path: Path, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No kind of file is known to JSON only."""
+    write_offsets(Disk(), f"{tmp_path}/recovery-point-offset-checkpoint", {("t", 0): 3})
+    (tmp_path / "quorum-state").write_text('{"leaderId":1}')
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=a\n")
+    names = [*written.iterdir(), *(path for path in tmp_path.iterdir() if path.is_file())]
+    assert main(["dump-log", "--deep-iteration", *map(str, names)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "topic: t partition: 0 offset: 3" in lines
+    assert '{"leaderId":1}' in lines
+    assert "node.id: 1" in lines
+
+
+@pytest.mark.parametrize("name", ["00000000000000000000.log", "leader-epoch-checkpoint", "x.log", "readme.txt"])
+def test_a_file_that_cannot_be_shown_is_a_sentence(
+    name: str, tmp_path: Path, written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 1, and the other files are shown nevertheless."""
+    assert main(["dump-log", str(tmp_path / name), str(written / LOG)]) == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("barnabas: ")
+    assert shown.err.count("\n") == 1
+    assert str(tmp_path / name) in shown.err
+    assert "baseOffset: 2" in shown.out
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe = \0", b"{}"], ids=["empty", "rubbish", "another kind"])
+@pytest.mark.parametrize("name", ["meta.properties", "quorum-state", "00000000000000000007-0000000001.checkpoint"])
+def test_a_small_file_that_is_not_whole_is_a_problem(
+    name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A start refuses it, or passes it over."""
+    (tmp_path / name).write_bytes(content)
+    is_json = (name, content) == ("quorum-state", b"{}")
+    assert main(["dump-log", str(tmp_path / name)]) == (0 if is_json else 1)
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"barnabas: {tmp_path / name}") != is_json
+
+
+def test_a_snapshot_of_the_metadata_without_its_end_is_a_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cut where a batch ends, so that nothing is wrong with what is left."""
+    header, footer = (BatchBuilder(control=True) for _ in range(2))
+    data = BatchBuilder()
+    for builder in (header, data, footer):
+        builder.append(0, b"\0\0\0\0", b"")
+    batches = [bytes(builder.build()) for builder in (header, data, footer)]
+    path = tmp_path / "00000000000000000007-0000000001.checkpoint"
+    for count in (3, 2, 1):
+        path.write_bytes(b"".join(batches[:count]))
+        assert main(["dump-log", str(path)]) == (0 if count == 3 else 1), count
+        assert ("lacks its header or its footer" in capsys.readouterr().err) is (count < 3)
+
+
+def test_no_file_at_all_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """As with every command that needs an argument."""
+    assert main(["dump-log"]) == 2
+    assert "Name a file" in capsys.readouterr().err
+
+
+def test_a_tail_that_is_still_being_written_is_no_damage(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A live broker's file: half a batch at the end."""
+    content = (written / LOG).read_bytes()
+    for cut in (1, 40, 70):
+        (written / LOG).write_bytes(content + content[:cut])
+        assert main(["dump-log", str(written / LOG)]) == 0
+        assert f"Found {cut} invalid bytes at the end of {LOG}" in capsys.readouterr().out
+
+
+def test_a_length_that_cannot_be_is_damage(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What stood before it is shown."""
+    content = bytearray((written / LOG).read_bytes())
+    second = 12 + int.from_bytes(content[8:12], "big")
+    content[second + 8] = 0x80
+    (written / LOG).write_bytes(content)
+    assert main(["dump-log", str(written / LOG)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.count("baseOffset") == 1
+    assert f"from position {second} on" in shown.err
+
+
+def test_batches_larger_than_a_read_are_shown(tmp_path: Path) -> None:
+    """A megabyte is read at a time; a batch of three, between small ones, takes a read of its own."""
+    path = tmp_path / LOG
+    path.write_bytes(batch(0, 2) + batch(2, 1, size=3_000_000) + batch(3, 3))
+    found = list(rows(Disk(), str(path), Options()))
+    assert [(row["baseOffset"], row["isvalid"]) for row in found[1:]] == [(0, True), (2, True), (3, True)]
+
+
+def test_records_that_cannot_be_read_do_not_end_the_dump(tmp_path: Path) -> None:
+    """A batch with a right CRC and garbage inside, then a good one."""
+    path = tmp_path / LOG
+    broken = with_body(broken_bodies()["garbage"], 2, NOW_MS)
+    path.write_bytes(bytes(broken) + batch(2))
+    kinds = [row["type"] for row in rows(Disk(), str(path), Options(is_deep=True))]
+    assert kinds == ["log", "batch", "problem", "batch", "record"]
+
+
+def test_metadata_records_that_nobody_knows_are_sentences(tmp_path: Path) -> None:
+    """Frame version 1, type 99."""
+    builder = BatchBuilder()
+    builder.append(NOW_MS, None, b"\x01\x63\x00")
+    (tmp_path / LOG).write_bytes(builder.build())
+    options = Options(is_deep=True, with_data=True, decoding=DECODINGS["cluster-metadata"])
+    record = list(rows(Disk(), str(tmp_path / LOG), options))[-1]
+    assert record["payload"].startswith("Error at 0, skipping. ")
+
+
+class Terminal(io.StringIO):
+    """Somebody looks at it."""
+
+    def isatty(self) -> bool:
+        """Yes."""
+        return True
+
+
+def test_a_terminal_is_shown_control_characters_and_a_pipe_gets_them() -> None:
+    """A record may hold what moves cursors."""
+    row = {"type": "property", "name": "x", "value": "\x1b[2J"}
+    for out, expected in ((Terminal(), "x: \\x1b[2J\n"), (io.StringIO(), "x: \x1b[2J\n")):
+        as_text(out, io.StringIO(), skip_record_metadata=False)("f", row)
+        assert out.getvalue() == expected

@@ -1,0 +1,323 @@
+"""Guards replication/metadata/image.py."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from protocol.messages import stored_records
+from protocol.schema import Message
+from replication.metadata.image import (
+    UNASSIGNED_DIRECTORY,
+    Changes,
+    Endpoint,
+    MetadataImage,
+    PartitionState,
+    ResourceType,
+)
+
+A = b"A" * 16
+B = b"B" * 16
+DIRECTORY = b"D" * 16
+
+
+def topic(name: str, topic_id: bytes, partitions: int = 1) -> list[Message]:
+    return [
+        stored_records.TopicRecord(name=name, topic_id=topic_id),
+        *(partition(topic_id, index) for index in range(partitions)),
+    ]
+
+
+def partition(topic_id: bytes, index: int) -> stored_records.PartitionRecord:
+    return stored_records.PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=[1],
+        isr=[1],
+        leader=1,
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[DIRECTORY],
+    )
+
+
+def setting(name: str, key: str, value: str | None) -> stored_records.ConfigRecord:
+    return stored_records.ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=name, name=key, value=value)
+
+
+def broker(broker_id: int = 1, epoch: int = 5) -> stored_records.RegisterBrokerRecord:
+    return stored_records.RegisterBrokerRecord(
+        broker_id=broker_id,
+        incarnation_id=b"I" * 16,
+        broker_epoch=epoch,
+        end_points=[stored_records.BrokerEndpoint(name="PLAINTEXT", host="h", port=9092, security_protocol=0)],
+        features=[stored_records.BrokerFeature(name="f", min_supported_version=0, max_supported_version=2)],
+        log_dirs=[DIRECTORY],
+    )
+
+
+def after(*records: Message, image: MetadataImage | None = None) -> tuple[MetadataImage, Changes]:
+    return (image or MetadataImage("cluster")).apply(records, offset=len(records), epoch=1)
+
+
+def same(left: MetadataImage, right: MetadataImage) -> bool:
+    return all(
+        getattr(left, slot) == getattr(right, slot)
+        for slot in MetadataImage.__slots__
+        if slot not in ("offset", "epoch")
+    )
+
+
+def test_an_image_stays_as_it_was_when_records_are_applied() -> None:
+    """Rule 1: an image never changes."""
+    empty = MetadataImage("cluster")
+    first, _ = after(*topic("a", A, 2), setting("a", "retention.ms", "5"), broker(), image=empty)
+    second, _ = after(
+        stored_records.PartitionChangeRecord(partition_id=0, topic_id=A, leader=-1),
+        setting("a", "retention.ms", None),
+        stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, fenced=-1),
+        stored_records.FeatureLevelRecord(name="f", feature_level=1),
+        stored_records.ProducerIdsRecord(broker_id=1, next_producer_id=1000),
+        *topic("b", B),
+        image=first,
+    )
+    assert same(empty, MetadataImage("cluster"))
+    assert list(first.topics_by_name) == ["a"]
+    assert first.topics_by_id[A].partitions[0].leader == 1
+    assert first.topic_config("a") == {"retention.ms": "5"}
+    assert first.brokers[1].is_fenced
+    assert first.features == {}
+    assert first.next_producer_id == 0
+    assert second.topics_by_name["a"].partitions[0].leader == -1
+    assert second.topics_by_name["a"] is second.topics_by_id[A]
+    assert not second.brokers[1].is_fenced
+
+
+def test_what_records_do_not_touch_is_shared() -> None:
+    """Rule 1: a new topic must not cost a copy of the partitions of all the others."""
+    first, _ = after(*topic("a", A, 3))
+    second, changes = after(*topic("b", B), image=first)
+    assert second.topics_by_name["a"] is first.topics_by_name["a"]
+    assert second.configs is first.configs
+    assert second.brokers is first.brokers
+    assert changes.partitions == {B: {0}}
+    assert changes.created_topics == {B}
+
+
+def test_changes_name_what_was_touched_and_nothing_else() -> None:
+    """Rule 3."""
+    first, _ = after(*topic("a", A, 3), *topic("b", B), broker())
+    second, changes = after(
+        stored_records.PartitionChangeRecord(partition_id=2, topic_id=A, isr=[1]),
+        partition(A, 3),
+        setting("b", "retention.ms", "5"),
+        stored_records.RemoveTopicRecord(topic_id=B),
+        image=first,
+    )
+    assert changes.partitions == {A: {2, 3}}
+    assert changes.removed_topics == {B: first.topics_by_id[B]}
+    assert changes.configs == {(ResourceType.TOPIC, "b")}
+    assert not changes.created_topics
+    assert not changes.brokers
+    assert not changes.features
+    assert second.topics_by_name.keys() == {"a"}
+    assert second.configs == {}
+    nothing, changes = after(stored_records.NoOpRecord(), image=second)
+    assert changes.is_empty
+    assert nothing.offset == 1
+
+
+def test_everything_is_the_way_from_nothing() -> None:
+    """Rule 3: a listener is told first what is there already, in the same words."""
+    image, changes = after(
+        *topic("a", A, 2),
+        setting("a", "retention.ms", "5"),
+        broker(),
+        stored_records.FeatureLevelRecord(name="f", feature_level=1),
+    )
+    everything = Changes.everything(image)
+    for slot in Changes.__slots__:
+        assert getattr(everything, slot) == getattr(changes, slot), slot
+
+
+def test_a_topic_made_and_removed_at_once_leaves_no_trace() -> None:
+    """Rule 2: nobody has to delete what nobody was told of."""
+    image, changes = after(*topic("a", A), stored_records.RemoveTopicRecord(topic_id=A))
+    assert changes.is_empty
+    assert not image.topics_by_id
+    assert not image.topics_by_name
+
+
+def test_a_removed_topic_takes_its_settings_along() -> None:
+    """Rule 2: Kafka writes no record for them, so a topic made anew under the name starts clean."""
+    image, _ = after(*topic("a", A), setting("a", "retention.ms", "5"))
+    image, changes = after(stored_records.RemoveTopicRecord(topic_id=A), *topic("a", B), image=image)
+    assert image.topic_config("a") == {}
+    assert image.topics_by_name["a"].topic_id == B
+    assert changes.created_topics == {B}
+    assert set(changes.removed_topics) == {A}
+
+
+def test_only_a_named_leader_raises_the_leader_epoch() -> None:
+    """Rule 2: -2 means unchanged; the same leader named again begins a new epoch; the partition epoch always grows."""
+    image, _ = after(*topic("a", A))
+    image, _ = after(stored_records.PartitionChangeRecord(partition_id=0, topic_id=A, isr=[]), image=image)
+    state = image.topics_by_id[A].partitions[0]
+    assert (state.isr, state.leader, state.leader_epoch, state.partition_epoch) == ((), 1, 0, 1)
+    image, _ = after(
+        stored_records.PartitionChangeRecord(
+            partition_id=0,
+            topic_id=A,
+            leader=1,
+            isr=[1],
+            eligible_leader_replicas=[2],
+            last_known_elr=[3],
+            leader_recovery_state=1,
+        ),
+        image=image,
+    )
+    assert image.topics_by_id[A].partitions[0] == PartitionState(
+        (1,), (1,), 1, 1, 2, (DIRECTORY,), (), (), (2,), (3,), 1
+    )
+    image, changes = after(stored_records.ClearElrRecord(topic_name="a"), image=image)
+    state = image.topics_by_id[A].partitions[0]
+    assert (state.eligible_leaders, state.last_known_leaders, state.partition_epoch) == ((), (), 3)
+    assert changes.partitions == {A: {0}}
+    _, changes = after(stored_records.ClearElrRecord(topic_name=""), image=image)
+    assert changes.is_empty
+
+
+def test_who_stands_aside_leads_nothing() -> None:
+    """Epochs stay, so that the record that takes the leadership away is news; the image itself does not change."""
+    image, _ = after(*topic("a", A, 2), *topic("b", B))
+    image, _ = after(stored_records.PartitionChangeRecord(partition_id=1, topic_id=A, leader=2), image=image)
+    aside, changes = image.led_by_others(1)
+    assert changes.partitions == {A: {0}, B: {0}}
+    old = image.topics_by_id[A].partitions
+    assert old[0].leader == 1
+    assert aside.topics_by_name["a"].partitions == {0: old[0]._replace(leader=-1), 1: old[1]}
+    assert (aside.offset, aside.epoch) == (image.offset, image.epoch)
+
+
+def test_new_replicas_keep_the_directories_of_those_that_stay() -> None:
+    """Rule 2: a change of replicas without directories says nothing about the old ones' directories."""
+    image, _ = after(*topic("a", A))
+    image, _ = after(
+        stored_records.PartitionChangeRecord(partition_id=0, topic_id=A, replicas=[2, 1], adding_replicas=[2]),
+        image=image,
+    )
+    state = image.topics_by_id[A].partitions[0]
+    assert state.replicas == (2, 1)
+    assert state.directories == (UNASSIGNED_DIRECTORY, DIRECTORY)
+    assert state.adding == (2,)
+
+
+def test_partitions_stand_in_the_order_of_their_index() -> None:
+    """Readers go through them in order, whatever order a snapshot had."""
+    image, _ = after(
+        stored_records.TopicRecord(name="a", topic_id=A), partition(A, 2), partition(A, 0), partition(A, 1)
+    )
+    assert list(image.topics_by_name["a"].partitions) == [0, 1, 2]
+
+
+def test_a_null_setting_is_gone() -> None:
+    """Rule 2: null deletes, and a resource without settings has no entry."""
+    image, _ = after(*topic("a", A), setting("a", "x", "1"), setting("a", "y", "2"), setting("a", "x", None))
+    assert image.configs == {(ResourceType.TOPIC, "a"): {"y": "2"}}
+    image, _ = after(setting("a", "y", None), image=image)
+    assert image.configs == {}
+
+
+def test_a_broker_has_its_own_settings_over_the_cluster_s() -> None:
+    """Dynamic broker settings: the default resource is named by the empty string."""
+    records = [
+        stored_records.ConfigRecord(resource_type=ResourceType.BROKER, resource_name=name, name=key, value=value)
+        for name, key, value in (("", "a", "1"), ("", "b", "1"), ("1", "b", "2"), ("2", "b", "3"))
+    ]
+    image, _ = after(*records)
+    assert image.broker_config(1) == {"a": "1", "b": "2"}
+
+
+def test_a_registration_lives_through_its_changes() -> None:
+    """Rule 2 (seeds.md M4): what a change does not name stays."""
+    image, _ = after(broker())
+    image, changes = after(
+        stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, fenced=-1, cordoned_log_dirs=[]),
+        image=image,
+    )
+    registered = image.brokers[1]
+    assert registered.is_active
+    assert registered.cordoned_directories == ()
+    assert registered.endpoint("PLAINTEXT") == Endpoint("PLAINTEXT", "h", 9092, 0)
+    assert registered.endpoint("SSL") is None
+    assert registered.features == {"f": (0, 2)}
+    assert registered.directories == (DIRECTORY,)
+    assert changes.brokers == {1}
+    image, _ = after(
+        stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, in_controlled_shutdown=1),
+        image=image,
+    )
+    assert not image.brokers[1].is_active
+    assert not image.brokers[1].is_fenced
+    image, _ = after(stored_records.UnregisterBrokerRecord(broker_id=1, broker_epoch=5), image=image)
+    assert image.brokers == {}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        partition(A, 0),
+        stored_records.PartitionChangeRecord(partition_id=0, topic_id=A, leader=1),
+        stored_records.RemoveTopicRecord(topic_id=A),
+        stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, fenced=-1),
+        stored_records.ClearElrRecord(topic_name="a"),
+    ],
+)
+def test_a_record_that_contradicts_the_image_stops_the_node(record: Message) -> None:
+    """Rule 4."""
+    with pytest.raises(AssertionError):
+        after(record)
+
+
+def test_records_one_by_one_and_all_at_once_give_the_same_image() -> None:
+    """Rule 2, over random histories; a failure prints its seed."""
+    for seed in range(40):
+        history = _random_history(random.Random(seed))
+        at_once, changes = after(*history)
+        one_by_one = MetadataImage("cluster")
+        for record in history:
+            one_by_one, _ = after(record, image=one_by_one)
+        assert same(at_once, one_by_one), f"seed {seed}"
+        assert changes.partitions.keys() <= at_once.topics_by_id.keys(), f"seed {seed}"
+        assert changes.created_topics == set(at_once.topics_by_id), f"seed {seed}"
+
+
+def _random_history(dice: random.Random) -> list[Message]:
+    counts: dict[bytes, int] = {}
+    history: list[Message] = []
+    for step in range(60):
+        choice = dice.random()
+        if choice < 0.3 or not counts:
+            topic_id = dice.randbytes(16)
+            counts[topic_id] = dice.randint(1, 4)
+            history += topic(f"t{step}", topic_id, counts[topic_id])
+        elif choice < 0.8:
+            topic_id = dice.choice(list(counts))
+            history.append(
+                stored_records.PartitionChangeRecord(
+                    partition_id=dice.randrange(counts[topic_id]),
+                    topic_id=topic_id,
+                    leader=dice.choice([-2, -1, 1]),
+                    isr=dice.choice([None, [], [1]]),
+                )
+            )
+        elif choice < 0.9:
+            topic_id = dice.choice(list(counts))
+            history.append(partition(topic_id, counts[topic_id]))
+            counts[topic_id] += 1
+        else:
+            topic_id = dice.choice(list(counts))
+            del counts[topic_id]
+            history.append(stored_records.RemoveTopicRecord(topic_id=topic_id))
+    return history

@@ -1,0 +1,64 @@
+"""Guards replication/metadata/image_records.py."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from protocol.messages import stored_records
+from replication.metadata.image import MetadataImage
+from replication.metadata.image_records import image_records
+from replication.metadata.metadata_records import decode_record, encode_record, read_batches
+from tests.support.metadata_histories import random_history
+from tests.unit.replication.kafka_bytes import METADATA_LOG
+
+SAID_BY_RECORDS = set(MetadataImage.__slots__) - {"offset", "epoch", "leader_id"}
+_UNSEEN = (
+    stored_records.BeginTransactionRecord,
+    stored_records.EndTransactionRecord,
+    stored_records.AbortTransactionRecord,
+)
+
+
+def assert_a_way_there_and_back(image: MetadataImage) -> None:
+    """The image is equal to what comes of its records, after they were bytes."""
+    written = [encode_record(message, version) for message, version in image_records(image)]
+    again, _ = MetadataImage(image.cluster_id).apply(map(decode_record, written), offset=0, epoch=0)
+    for slot in SAID_BY_RECORDS:
+        assert getattr(again, slot) == getattr(image, slot), slot
+        assert type(getattr(again, slot)) is type(getattr(image, slot)), slot
+    assert [list(t.partitions) for t in again.topics_by_id.values()] == [
+        list(t.partitions) for t in image.topics_by_id.values()
+    ], "partitions in ascending order"
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_an_image_comes_back_from_its_records(seed: int) -> None:
+    """Rule 1, after random histories at every level that a cluster may have."""
+    history = random_history(random.Random(seed), 120)
+    image, _ = MetadataImage("cluster").apply([message for message, _ in history], offset=len(history) - 1, epoch=1)
+    assert_a_way_there_and_back(image)
+
+
+def test_the_image_of_a_real_cluster_comes_back() -> None:
+    """Rule 1, after what Apache Kafka wrote."""
+    batches = [batch for batch in read_batches(METADATA_LOG) if not batch.is_control]
+    seen = [message for batch in batches for message in batch.messages if not isinstance(message, _UNSEEN)]
+    image, _ = MetadataImage("cluster").apply(seen, offset=batches[-1].last_offset, epoch=1)
+    assert len(image.topics_by_name) == 2
+    assert_a_way_there_and_back(image)
+
+
+def test_nothing_leads_to_nothing() -> None:
+    """An empty image needs no record."""
+    assert list(image_records(MetadataImage("cluster"))) == []
+
+
+def test_metadata_version_comes_first_whenever_it_was_set() -> None:
+    """Rule 2: it decides how what follows is read."""
+    levels = [("a.version", 1), ("metadata.version", 20), ("z.version", 1)]
+    records = [stored_records.FeatureLevelRecord(name=name, feature_level=level) for name, level in levels]
+    image, _ = MetadataImage("cluster").apply(records, offset=2, epoch=1)
+    first, _ = next(image_records(image))
+    assert first == records[1]

@@ -1,0 +1,1 @@
+"""Unit tests of replication/metadata_log."""

@@ -1,0 +1,57 @@
+"""Guards replication/metadata_log/kraft_replica.py: in which order the owner is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replication.metadata_log.kraft_replica import Quorum
+from replication.raft.raft_log import Lead
+from replication.raft.voters import VoterSet
+from replication.timer_queue import Deadlines
+from tests.simulation.quorum.memory_log import Entry
+from tests.unit.replication.raft.replica import ONE, log_of, replica
+
+
+class Rig:
+    """The only voter, whose log is durable as soon as it is written."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.raft = replica(ONE, VoterSet((ONE,)))
+        unused: Any = self
+        keep = lambda _state, done: done()  # noqa: E731
+        self.quorum = Quorum(self.raft, unused, self, keep, unused, Deadlines(), self)
+        self.quorum.on_leader = lambda leader_id: self.told.append(f"node {leader_id} leads")
+
+    def mono_ms(self) -> int:
+        return 1
+
+    def wall_ms(self) -> int:
+        return 1
+
+    def lead(self, lead: Lead) -> None:
+        """Write the epoch's first record, which is durable at once, and another."""
+        self.told.append("begins to lead")
+        log = log_of(self.raft)
+        for value in (-1, 0):
+            log.append([Entry(lead.epoch, value)])
+            log.flush(log.end.offset)
+            self.quorum.flushed()
+        self.told.append("has begun")
+
+    def lead_no_longer(self) -> None:
+        self.told.append("leads no longer")
+
+    def committed(self, high_watermark: int) -> None:
+        self.told.append(f"{high_watermark} is committed")
+
+    def failed(self, sentence: str) -> None:
+        raise AssertionError(sentence)
+
+
+def test_nobody_hears_of_a_leader_that_has_not_begun() -> None:
+    """Rule 3: who hears of it asks at once, and would be answered out of half of what it knows."""
+    rig = Rig()
+    rig.quorum.start()
+    told = [what for what in rig.told if "committed" not in what]
+    assert told == ["begins to lead", "has begun", "node 1 leads"]

@@ -1,0 +1,467 @@
+"""Guards replication/metadata_log/metadata_log.py."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from protocol.messages import stored_records
+from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
+from protocol.schema import Message
+from replication.metadata.image import ResourceType
+from replication.metadata.metadata_records import (
+    SnapshotName,
+    UnreadableMetadata,
+    Versioned,
+    read_batches,
+    snapshot,
+)
+from replication.metadata_log.formatting import METADATA_DIRECTORY
+from replication.metadata_log.metadata_log import MetadataLog
+from replication.metadata_log.quorum_state_store import read_quorum_state
+from replication.metadata_log.snapshot_files import SnapshotFile
+from replication.raft.raft_log import EpochEnd, Lead
+from storage.io.disk import StorageError
+from tests.support.admin_cases import topic
+from tests.support.controller_harness import WALL_MS, ControllerWorld
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.kafka import needs_kafka, run_tool
+from tests.support.metadata_histories import data_batch
+from tests.unit.replication.kafka_bytes import METADATA_LOG
+
+SOME_ID = b"\x01" * 16
+
+
+def record(name: str) -> Versioned:
+    return stored_records.TopicRecord(name=name, topic_id=name.encode().ljust(16, b"\1")), 0
+
+
+def prepared(path: Path, *batches: bytes | bytearray) -> ControllerWorld:
+    """A formatted directory whose metadata log holds these batches."""
+    world = ControllerWorld(path)
+    world.log_path.write_bytes(b"".join(batches))
+    return world
+
+
+def batch(*messages: Message, offset: int = 0, epoch: int = 1) -> bytearray:
+    return data_batch(
+        [(message, 0) for message in messages], base_offset=offset, leader_epoch=epoch, timestamp_ms=WALL_MS
+    )
+
+
+METADATA_VERSION = stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30)
+
+
+class Callbacks:
+    """Notes which appends were committed, in order."""
+
+    def __init__(self, log: MetadataLog) -> None:
+        self.log = log
+        self.seen: list[str] = []
+
+    def append(self, name: str) -> None:
+        self.log.append([record(name)], wall_ms=WALL_MS, committed=lambda: self.seen.append(name))
+
+
+# ---- the start -------------------------------------------------------------------------------------------
+
+
+def test_every_start_begins_a_new_epoch(tmp_path: Path) -> None:
+    """Rule 1: a LeaderChange under an epoch that was never used before, whatever happened to the last start."""
+    for epoch in (1, 2):
+        world = ControllerWorld(tmp_path).start()
+        assert world.node.raft.epoch == epoch
+        world.log.close()
+    world = ControllerWorld(tmp_path)
+    world.worker.holds_writes = True
+    world.lead()  # and then it dies, before it has written anything
+    assert world.node.raft.epoch == 3
+    world = ControllerWorld(tmp_path).start()
+    changes = [(b.leader_epoch, type(b.messages[0]).__name__) for b in world.batches() if b.is_control]
+    assert changes == [(1, "LeaderChangeMessage"), (2, "LeaderChangeMessage"), (4, "LeaderChangeMessage")]
+    state = read_quorum_state(world.disk, str(world.log_path.parent))
+    assert state is not None
+    assert (state.epoch, state.leader_id) == (4, 1)
+
+
+def test_the_epoch_is_durable_before_its_first_record(tmp_path: Path) -> None:
+    """Rule 1: otherwise two starts could use one epoch."""
+    disk = FaultyDisk()
+    world = ControllerWorld(tmp_path, disk=disk)
+    disk.syncs.clear()
+    world.worker.holds_writes = True
+    world.lead()
+    assert any(path.endswith("quorum-state.tmp") for path in disk.syncs)
+    assert not any(path.endswith(".log") for path, _, _ in disk.writes)
+
+
+def test_a_lost_quorum_state_does_not_bring_an_epoch_back(tmp_path: Path) -> None:
+    """Rule 1: the log knows the epochs that were written under."""
+    ControllerWorld(tmp_path).start().log.close()
+    (tmp_path / METADATA_DIRECTORY / "quorum-state").unlink()
+    assert ControllerWorld(tmp_path).start().node.raft.epoch == 2
+
+
+def test_what_kafka_wrote_is_replayed(tmp_path: Path) -> None:
+    """FORMAT, rule 6: the image after a real log, bootstrap transaction and all."""
+    image = ControllerWorld(tmp_path).adopt(METADATA_LOG).open().image
+    assert set(image.topics_by_name) == {"t1", "t2"}
+    t2 = image.topics_by_name["t2"]
+    assert list(t2.partitions) == [0, 1, 2, 3]
+    assert t2.partitions[3].eligible_leaders == (1,)
+    assert t2.partitions[3].leader == -1
+    assert image.features == {
+        "metadata.version": 30,
+        "eligible.leader.replicas.version": 1,
+        "group.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+        "transaction.version": 2,
+    }
+    assert image.configs[ResourceType.BROKER, "1"] == {"log.retention.ms": "600000"}
+    assert image.topic_config("t2") == {"cleanup.policy": "delete", "min.insync.replicas": "1"}
+    assert image.next_producer_id == 1000
+    assert image.brokers[1].is_fenced
+    assert image.controllers[1].endpoints[0].port == 27101
+    assert (image.leader_id, image.epoch) == (1, 1)
+
+
+def test_replay_gives_what_was_published(tmp_path: Path) -> None:
+    """The log is the state: a node that starts again knows what it knew."""
+    world = ControllerWorld(tmp_path).start()
+    world.ask(CreateTopicsRequest(topics=[topic("a", 3, configs=[("retention.ms", "5")]), topic("b")]))
+    world.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="b")], timeout_ms=0))
+    before = world.image
+    world.log.close()
+    after = ControllerWorld(tmp_path).open().image
+    for slot in type(before).__slots__:
+        assert getattr(after, slot) == getattr(before, slot), slot
+
+
+def test_a_slow_directory_holds_up_the_change_and_not_the_caller(tmp_path: Path) -> None:
+    """Rule 2: what was asked for is written, then synced, then committed, in order; the caller has gone on long ago."""
+    world = ControllerWorld(tmp_path).start()
+    size, worker = world.log_path.stat().st_size, world.worker
+    worker.holds_writes = True
+    committed: list[str] = []
+    last = world.log.next_offset - 1
+    for name in ("a", "b"):
+        offset = world.log.append([record(name)], wall_ms=WALL_MS, committed=partial(committed.append, name))
+        assert offset == last + 1 == world.log.next_offset - 1
+        last = offset
+    assert world.log_path.stat().st_size == size
+    worker.is_held = True
+    worker.let_write()
+    assert len(worker.syncs) == 1
+    worker.let_write()
+    worker.let_through()
+    assert committed == ["a"]
+    worker.let_through()
+    assert committed == ["a", "b"]
+    assert not worker.syncs
+
+
+def test_what_another_leader_does_not_have_is_cut_when_no_file_is_to_be_changed_any_more(tmp_path: Path) -> None:
+    """A change that was still to be made ended the node (found by the simulated cluster, seed 1876236279)."""
+    world = ControllerWorld(tmp_path).start()
+    log, held, cut = world.log, list[Callable[[], None]](), list[int]()
+    end = log.end.offset
+    log._log.change(lambda: None, held.append)
+    world.worker.holds_writes = True
+    log.truncate(end - 1, lambda: cut.append(log.end.offset))
+    assert cut == []
+    held.pop()()
+    world.worker.let_write()
+    assert cut == [log.end.offset]
+    assert log.end.offset < end, "at the beginning of the batch"
+
+
+def test_an_epoch_whose_first_record_is_being_written_ends_the_one_before(tmp_path: Path) -> None:
+    """Who asked amid it about an epoch between them was told that nothing is common, and cut what was committed."""
+    world = ControllerWorld(tmp_path).start()
+    log, before = world.log, world.log.end
+    world.worker.holds_writes = True
+    log.begin_epoch(Lead(before.epoch + 4, [1]), 1, WALL_MS, lambda: None)
+    after = log.end
+
+    def look() -> None:
+        assert log.end_of_epoch(before.epoch) == log.end_of_epoch(before.epoch + 3) == before
+        assert log.end_of_epoch(before.epoch + 4) == log.end_of_epoch(before.epoch + 9) == after
+
+    look()
+    world.worker.let_write()
+    look()
+
+
+def test_a_torn_tail_is_cut_and_what_was_committed_stays(tmp_path: Path) -> None:
+    """Rule 5: at every byte of an append that was never synced."""
+    world = ControllerWorld(tmp_path).start()
+    world.ask(CreateTopicsRequest(topics=[topic("a")]))
+    kept = world.log_path.stat().st_size
+    world.ask(CreateTopicsRequest(topics=[topic("b")]))
+    whole = world.log_path.read_bytes()
+    for size in range(kept, len(whole), 7):
+        world.log_path.write_bytes(whole[:size])
+        image = ControllerWorld(tmp_path).open().image
+        assert set(image.topics_by_name) == {"a"}, f"cut at {size}"
+
+
+def test_a_transaction_that_never_ended_is_void_and_is_aborted(tmp_path: Path) -> None:
+    """Rule 6: its records must not come alive when a later start writes behind them."""
+    begin = stored_records.BeginTransactionRecord(name="x")
+    world = prepared(
+        tmp_path,
+        batch(METADATA_VERSION, record("a")[0], epoch=1),
+        batch(begin, record("b")[0], offset=2),
+        batch(record("c")[0], offset=4),
+    )
+    world.start()
+    assert set(world.image.topics_by_name) == {"a"}
+    assert isinstance(world.records(since=5)[0], stored_records.AbortTransactionRecord)
+    world.log.close()
+    assert set(ControllerWorld(tmp_path).start().image.topics_by_name) == {"a"}
+
+
+def test_an_aborted_transaction_leaves_nothing_and_an_ended_one_all(tmp_path: Path) -> None:
+    """Rule 6."""
+    world = prepared(
+        tmp_path,
+        batch(
+            METADATA_VERSION,
+            stored_records.BeginTransactionRecord(),
+            record("a")[0],
+            stored_records.EndTransactionRecord(),
+        ),
+        batch(
+            stored_records.BeginTransactionRecord(),
+            record("b")[0],
+            stored_records.AbortTransactionRecord(),
+            record("c")[0],
+            offset=4,
+        ),
+    )
+    opened = world.open()
+    assert set(opened.image.topics_by_name) == {"a", "c"}
+    assert not opened.is_in_transaction
+
+
+def test_the_newest_snapshot_is_loaded_and_the_log_behind_it(tmp_path: Path) -> None:
+    """Snapshots that Kafka took: the records before it may be gone from the log."""
+    world = ControllerWorld(tmp_path)
+    metadata = world.log_path.parent
+    voters = ControllerWorld(tmp_path / "other").open().log.quorum_records(0)
+    voters[1][1].voters[0].voter_directory_id = world.identity.metadata_directory_id  # type: ignore[attr-defined]
+    for name, topics in ((SnapshotName(5, 1), ["old"]), (SnapshotName(10, 2), ["a", "b"])):
+        records = [(METADATA_VERSION, 0), *(record(t) for t in topics)]
+        data = snapshot(
+            voters, records, leader_epoch=name.leader_epoch, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS
+        )
+        (metadata / str(name)).write_bytes(data)
+    (metadata / f"{10:020d}.log").write_bytes(batch(record("c")[0], offset=10, epoch=2))
+    (metadata / "00000000000000000011-0000000002.checkpoint.part").write_bytes(b"half")
+    world.start()
+    assert set(world.image.topics_by_name) == {"a", "b", "c"}
+    assert world.node.raft.epoch == 3
+
+
+def test_a_snapshot_that_a_leader_sent_is_durable(tmp_path: Path) -> None:
+    """Rule 4: nobody would ask for what follows, were its end still to be made durable."""
+    world = ControllerWorld(tmp_path)
+    world.start()
+    log, done = world.log, []
+    data = snapshot([], [(METADATA_VERSION, 0)], leader_epoch=2, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
+    work = log.snapshots.piece_writing(SnapshotName(49, 2), 0, data, is_last=True)
+    work()
+    log._begin_behind(SnapshotName(49, 2), WALL_MS, lambda: done.append(log.flushed_offset))
+    assert done == [49]
+    assert log.end == EpochEnd(2, 49)
+
+
+def test_the_oldest_snapshot_is_the_one_that_the_log_begins_behind(tmp_path: Path) -> None:
+    """One that another leader sent may have left older ones, before the log's new start."""
+    world = ControllerWorld(tmp_path)
+    world.start()
+    log = world.log
+    log._log.truncate_fully(49)
+    names = (SnapshotName(35, 1), SnapshotName(49, 2), SnapshotName(60, 2))
+    log.snapshots.kept = [SnapshotFile(name, 1, 0) for name in names]
+    assert log.oldest_snapshot == EpochEnd(2, 49)
+
+
+def test_a_log_lost_before_its_snapshot_s_end_begins_anew_there(tmp_path: Path) -> None:
+    """Rule 5: the snapshot is the history, and what follows gets offsets that nobody had."""
+    world = prepared(tmp_path, batch(METADATA_VERSION, record("lost")[0]))
+    records = [(METADATA_VERSION, 0), record("a")]
+    data = snapshot(
+        world.open().log.quorum_records(0), records, leader_epoch=1, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS
+    )
+    (world.log_path.parent / str(SnapshotName(10, 1))).write_bytes(data)
+    world.start()
+    world.ask(CreateTopicsRequest(topics=[topic("b")]))
+    world.log.close()
+    assert not world.log_path.exists()
+    assert (world.log_path.parent / f"{10:020d}.log").exists()
+    again = ControllerWorld(tmp_path).start()
+    assert set(again.image.topics_by_name) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("batches", "sentence"),
+    [
+        ([batch(stored_records.FeatureLevelRecord(name="metadata.version", feature_level=34))], "works with 7 to 33"),
+        ([batch(stored_records.FeatureLevelRecord(name="metadata.version", feature_level=6))], "works with 7 to 33"),
+        ([batch(stored_records.TopicRecord(name="a", topic_id=SOME_ID))], "works with 7 to 33"),
+    ],
+)
+def test_a_cluster_of_another_level_is_refused(tmp_path: Path, batches: list[bytearray], sentence: str) -> None:
+    """A sentence, and nothing touched: not even the epoch."""
+    world = prepared(tmp_path, *batches)
+    (tmp_path / "bootstrap.checkpoint").write_bytes(
+        snapshot(
+            [],
+            [(stored_records.FeatureLevelRecord(name="metadata.version", feature_level=34), 0)],
+            leader_epoch=0,
+            timestamp_ms=WALL_MS,
+            last_contained_ms=0,
+        )
+    )
+    with pytest.raises(UnreadableMetadata, match=sentence):
+        world.open()
+    assert not (world.log_path.parent / "quorum-state").exists()
+
+
+# ---- appending -------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_committed_before_it_is_synced_and_waiters_share_a_sync(tmp_path: Path) -> None:
+    """Rule 3: in order, and what came during a sync is covered by one more."""
+    world = ControllerWorld(tmp_path)
+    callbacks = Callbacks(world.lead().log)
+    world.worker.is_held = True
+    for name in "abcd":
+        callbacks.append(name)
+    assert callbacks.seen == []
+    assert len(world.worker.syncs) == 1
+    world.worker.let_through()
+    assert callbacks.seen == ["a"]
+    assert len(world.worker.syncs) == 1
+    world.worker.let_through()
+    assert callbacks.seen == ["a", "b", "c", "d"]
+    assert not world.worker.syncs
+
+
+def test_a_callback_may_append(tmp_path: Path) -> None:
+    """Rule 3: what a reply sets off comes after those that are committed already."""
+    world = ControllerWorld(tmp_path)
+    log = world.lead().log
+    seen: list[str] = []
+
+    def again() -> None:
+        seen.append("a")
+        log.append([record("c")], wall_ms=WALL_MS, committed=lambda: seen.append("c"))
+
+    world.worker.is_held = True
+    log.append([record("x")], wall_ms=WALL_MS, committed=lambda: None)
+    log.append([record("a")], wall_ms=WALL_MS, committed=again)
+    log.append([record("b")], wall_ms=WALL_MS, committed=lambda: seen.append("b"))
+    world.worker.is_held = False
+    world.worker.let_through()
+    assert seen == ["a", "b", "c"]
+
+
+def test_a_failed_sync_is_final(tmp_path: Path) -> None:
+    """Rule 4: not the waiting ones, not later ones, not a second sync."""
+    world = ControllerWorld(tmp_path)
+    callbacks = Callbacks(world.lead().log)
+    failures: list[StorageError] = []
+    callbacks.log.on_failed = failures.append
+    world.worker.is_held = True
+    callbacks.append("a")
+    callbacks.append("b")
+    world.worker.let_through(StorageError("sync", "x", OSError(errno.EIO, "Input/output error")))
+    assert callbacks.seen == []
+    assert callbacks.log.is_failed
+    assert len(failures) == 1
+    assert not world.worker.syncs
+
+
+def test_a_failed_write_is_final(tmp_path: Path) -> None:
+    """Rule 4: a full disk stops the controller, loudly."""
+    disk = FaultyDisk()
+    world = ControllerWorld(tmp_path, disk=disk).start()
+    failures: list[StorageError] = []
+    replies: list[object] = []
+    world.log.on_failed = failures.append
+    disk.fail_writes = errno.ENOSPC
+    for name in "ab":
+        request = CreateTopicsRequest(topics=[topic(name)])
+        world.controller.submit(request, wall_ms=WALL_MS, reply=replies.append)
+    assert [failure.errno for failure in failures] == [errno.ENOSPC]
+    assert replies == []
+    assert not world.image.topics_by_name
+
+
+def test_what_may_be_split_is_split_at_kafka_s_batch_size(tmp_path: Path) -> None:
+    """Rule 2: thousands of partition changes after an unclean end need not be seen at once."""
+    world = ControllerWorld(tmp_path)
+    log = world.lead().log
+    seen: list[str] = []
+    many: list[Versioned] = [
+        (stored_records.ConfigRecord(resource_type=2, resource_name="t", name=str(i), value="v" * 30_000), 0)
+        for i in range(300)
+    ]
+    first = log.next_offset
+    last = log.append(many, wall_ms=WALL_MS, committed=lambda: seen.append("all"), is_atomic=False)
+    assert seen == ["all"]
+    assert last == first + 299
+    found = [batch for batch in read_batches(world.log_path.read_bytes()) if batch.base_offset >= first]
+    assert len(found) == 2
+    assert max(batch.size for batch in found) <= 8 * 1024 * 1024
+    assert [m.name for b in found for m in b.messages] == [str(i) for i in range(300)]  # type: ignore[attr-defined]
+
+
+# ---- Kafka reads it --------------------------------------------------------------------------------------
+
+
+@needs_kafka
+def test_kafka_s_tools_read_the_log(tmp_path: Path) -> None:
+    """FORMAT: DumpLogSegments --cluster-metadata-decoder understands every record of two starts."""
+    world = ControllerWorld(tmp_path).start()
+    world.ask(CreateTopicsRequest(topics=[topic("a", 3, configs=[("min.insync.replicas", "1")])]))
+    world.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=0))
+    world.ask(CreateTopicsRequest(topics=[topic("a", 3)]))
+    world.log.close()
+    world = ControllerWorld(tmp_path).start()
+    world.stop_broker()
+    world.log.close()
+    dump = run_tool("org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", world.log_path)
+    assert dump.returncode == 0, dump.stderr
+    payloads = [line for line in dump.stdout.splitlines() if line.startswith("| offset:")]
+    assert len(payloads) == sum(len(b.messages) for b in world.batches())
+    assert "isvalid: false" not in dump.stdout
+    assert "rror" not in dump.stdout
+    for kind in (
+        "PARTITION_RECORD",
+        "REGISTER_BROKER_RECORD",
+        "REMOVE_TOPIC_RECORD",
+        "CLEAR_ELR_RECORD",
+        "LeaderChange",
+    ):
+        assert kind in dump.stdout, kind
+
+
+def test_a_new_segment_is_made_where_writes_wait_for_room(tmp_path: Path) -> None:
+    """A full disk is a delay (decision 0024), and no end of the node."""
+    world = ControllerWorld(tmp_path).start()
+    before = sorted(path.name for path in tmp_path.rglob("*.log"))
+    world.worker.holds_writes = True
+    world.log.begin_segment(WALL_MS, at_least=1)
+    assert sorted(path.name for path in tmp_path.rglob("*.log")) == before
+    while world.worker.writes:
+        world.worker.let_write()
+    assert len(list(tmp_path.rglob("*.log"))) == len(before) + 1
+    assert not world.log.is_failed

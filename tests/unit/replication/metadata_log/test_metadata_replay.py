@@ -1,0 +1,245 @@
+"""Guards replication/metadata_log/metadata_replay.py: what is refused before anything changes, and what old and new releases leave."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from protocol.messages import stored_records
+from protocol.records import ControlType
+from protocol.schema import Message
+from replication.metadata.metadata_records import (
+    ZERO_SNAPSHOT,
+    SnapshotName,
+    UnreadableMetadata,
+    Versioned,
+    control_records,
+    snapshot,
+)
+from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, voter_records
+from replication.metadata_log.metadata_log_open import open_metadata_log
+from replication.metadata_log.metadata_replay import read_metadata
+from replication.raft.voters import ReplicaKey, Voter, VoterSet
+from tests.support.controller_harness import WALL_MS, ControllerWorld
+from tests.support.metadata_histories import data_batch
+
+
+def level(name: str, number: int) -> stored_records.FeatureLevelRecord:
+    return stored_records.FeatureLevelRecord(name=name, feature_level=number)
+
+
+def in_file(control: list[tuple[ControlType, Message]], data: list[Versioned]) -> bytes:
+    return snapshot(control, data, leader_epoch=0, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
+
+
+def log_of(*messages: Message) -> bytearray:
+    """A log whose first batch is data."""
+    return data_batch([(m, 0) for m in messages], base_offset=0, leader_epoch=1, timestamp_ms=WALL_MS)
+
+
+def led_by(*voters: int) -> bytearray:
+    """A log that begins with a leader's election among these voters."""
+    named = [stored_records.LeaderChangeVoter(voter_id=voter) for voter in voters]
+    change = stored_records.LeaderChangeMessage(leader_id=voters[0], voters=named, granting_voters=named)
+    return control_records([(ControlType.LEADER_CHANGE, change)], base_offset=0, leader_epoch=1, timestamp_ms=WALL_MS)
+
+
+def voter(node_id: int) -> stored_records.VotersVoter:
+    feature = stored_records.KRaftVersionFeature(min_supported_version=0, max_supported_version=1)
+    return stored_records.VotersVoter(
+        voter_id=node_id, voter_directory_id=bytes([node_id]) * 16, endpoints=[], kraft_version_feature=feature
+    )
+
+
+def all_files(directory: Path) -> dict[str, str]:
+    """Every file's name, size and hash."""
+    return {
+        str(path.relative_to(directory)): sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def own_voters(world: ControllerWorld) -> stored_records.VotersRecord:
+    """The world's node, with its directory."""
+    alone = voter(1)
+    alone.voter_directory_id = world.identity.metadata_directory_id
+    return stored_records.VotersRecord(voters=[alone])
+
+
+MODERN = level("metadata.version", 30)
+SEVERAL = stored_records.VotersRecord(voters=[voter(1), voter(2)])
+
+
+@pytest.mark.parametrize(
+    ("log", "sentence"),
+    [
+        (log_of(level("metadata.version", 34)), "has metadata.version 34; this broker works with 7 to 33"),
+        (log_of(level("metadata.version", 6)), "has metadata.version 6; this broker works with 7 to 33"),
+        (log_of(MODERN, level("share.version", 3)), "has share.version 3; this broker works with 0 to 2"),
+        (log_of(MODERN, level("quantum.version", 1)), "has quantum.version 1; this broker does not know it"),
+        (
+            control_records(
+                [(ControlType.KRAFT_VERSION, stored_records.KRaftVersionRecord(kraft_version=2))],
+                base_offset=0,
+                leader_epoch=1,
+                timestamp_ms=WALL_MS,
+            ),
+            "The metadata quorum has kraft.version 2; this broker works with 0 to 1",
+        ),
+    ],
+)
+def test_what_is_not_understood_is_refused_and_nothing_changes(tmp_path: Path, log: bytes, sentence: str) -> None:
+    """Rules 1 and 5: not even the log's torn end is cut."""
+    world = ControllerWorld(tmp_path)
+    world.log_path.write_bytes(bytes(log) + b"torn")
+    before = all_files(tmp_path)
+    with pytest.raises(UnreadableMetadata, match=sentence):
+        world.open()
+    assert all_files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("log", "sentence"),
+    [
+        (led_by(1, 2, 3), r"several voters \(1, 2, 3\), which are a setting"),
+        (led_by(2), r"The metadata quorum is node 2, and this is node 1: name it in controller\.quorum\.bootstrap"),
+    ],
+)
+def test_a_static_quorum_of_others_wants_settings(tmp_path: Path, log: bytes, sentence: str) -> None:
+    """kraft.version 0: who led it before tells that this node is not alone."""
+    world = ControllerWorld(tmp_path)
+    (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
+    world.log_path.write_bytes(bytes(log) + b"torn")
+    before = all_files(tmp_path)
+    with pytest.raises(UnreadableMetadata, match=sentence):
+        world.open()
+    assert all_files(tmp_path) == before
+
+
+def test_voters_that_are_a_setting_vote_again_when_the_records_that_named_them_are_cut_off(tmp_path: Path) -> None:
+    """A start between the rise to kraft.version 1 and its commitment, which never came: another leader has no such records."""
+    world = ControllerWorld(tmp_path)
+    (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
+    rise = control_records([*voter_records(SEVERAL)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
+    data = data_batch([(MODERN, 0)], base_offset=1, leader_epoch=1, timestamp_ms=WALL_MS)
+    world.log_path.write_bytes(led_by(1, 2, 3) + data + rise)
+    setting = VoterSet(Voter(ReplicaKey(node_id)) for node_id in (1, 2, 3))
+    log = open_metadata_log(world.disk, world.engine, world.identity, world.worker, static_voters=setting).log
+    assert (log.kraft_version.latest, log.voters.latest.node_ids) == (1, [1, 2])
+    log.truncate(2, lambda: None)
+    assert (log.kraft_version.latest, log.voters.latest) == (0, setting)
+
+
+def test_a_level_that_was_taken_back_does_no_harm(tmp_path: Path) -> None:
+    """Only what is in force counts: somebody has tried a feature of a later release and gone back."""
+    world = ControllerWorld(tmp_path)
+    world.log_path.write_bytes(log_of(MODERN, level("quantum.version", 1), level("quantum.version", 0)))
+    assert world.open().image.features == {"metadata.version": 30}
+
+
+def test_a_quorum_that_has_become_small_is_led_on(tmp_path: Path) -> None:
+    """Rule 5: what counts is who votes now."""
+    world = ControllerWorld(tmp_path)
+    removal = control_records(
+        [(ControlType.KRAFT_VOTERS, own_voters(world))],
+        base_offset=1,
+        leader_epoch=1,
+        timestamp_ms=WALL_MS,
+    )
+    data = data_batch([(MODERN, 0)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
+    world.log_path.write_bytes(led_by(1, 2) + removal + data)
+    assert world.open().log.voters.latest.node_ids == [1]
+
+
+def test_the_first_records_may_stand_in_the_zero_checkpoint(tmp_path: Path) -> None:
+    """Rule 4: as Kafka 4.4 formats, without bootstrap.checkpoint; they are written into the log, then the log counts."""
+    world = ControllerWorld(tmp_path)
+    (tmp_path / BOOTSTRAP_CHECKPOINT).unlink()
+    credential = stored_records.UserScramCredentialRecord(
+        name="alice", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=4096
+    )
+    first: list[Versioned] = [(level("metadata.version", 33), 0), (level("share.version", 2), 0), (credential, 0)]
+    (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).write_bytes(
+        in_file([*voter_records(own_voters(world))], first)
+    )
+    world.start()
+    features = {"metadata.version": 33, "share.version": 2}
+    assert world.image.features == features
+    written = [message for batch in world.batches() for message in batch.messages]
+    assert [message for message in written if isinstance(message, type(credential))] == [credential]
+    registered = world.image.brokers[1].features
+    assert (registered["metadata.version"], registered["share.version"]) == ((7, 33), (0, 2))
+    world.log.close()
+    again = ControllerWorld(tmp_path).start()
+    assert again.image.features == features
+    assert list(again.image.kept.values()) == [credential]
+
+
+def test_without_log_and_first_records_nothing_begins(tmp_path: Path) -> None:
+    """Rule 4: an empty cluster would set every partition's directory aside."""
+    world = ControllerWorld(tmp_path)
+    (tmp_path / BOOTSTRAP_CHECKPOINT).unlink()
+    with pytest.raises(UnreadableMetadata, match=r"no bootstrap\.checkpoint to begin with"):
+        world.open()
+
+
+@pytest.mark.parametrize("number", [7, 8, 12, 13, 14, 15, 16, 17, 22, 23, 29, 30, 31, 32, 33])
+def test_a_cluster_of_any_level_begins_and_goes_on(tmp_path: Path, number: int) -> None:
+    """Every record is one that nodes at this level can read: a version too new could not be encoded or is refused."""
+    world = ControllerWorld(tmp_path)
+    (tmp_path / BOOTSTRAP_CHECKPOINT).write_bytes(in_file([], [(level("metadata.version", number), 0)]))
+    world.start().log.close()
+    again = ControllerWorld(tmp_path).start()
+    assert again.image.metadata_version == number
+    kinds = {type(message) for batch in again.batches() for message in batch.messages}
+    assert (stored_records.BeginTransactionRecord in kinds) is (number >= 13)
+    assert (stored_records.RegisterControllerRecord in kinds) is (number >= 15)
+    assert bool(again.image.brokers[1].directories) is (number >= 17)
+
+
+def test_a_static_quorum_has_no_voters_on_disk(tmp_path: Path) -> None:
+    """kraft.version 0: no zero checkpoint; quorum-state names the voter, the log and its snapshots do not."""
+    world = ControllerWorld(tmp_path)
+    (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
+    (tmp_path / METADATA_DIRECTORY).rmdir()
+    world.start()
+    assert world.log.kraft_version.latest == 0
+    assert '"currentVoters":[{"voterId":1}],"data_version":0' in (world.log_path.parent / "quorum-state").read_text()
+    kinds = {type(message) for batch in world.batches() for message in batch.messages}
+    assert not kinds & {stored_records.KRaftVersionRecord, stored_records.VotersRecord}
+
+
+def test_batches_that_a_snapshot_stands_for_are_passed_over(tmp_path: Path) -> None:
+    """Rule 2: the segment that the snapshot ends in begins before it."""
+    world = ControllerWorld(tmp_path)
+    old = stored_records.TopicRecord(name="old", topic_id=b"o" * 16)
+    new = data_batch(
+        [(stored_records.TopicRecord(name="new", topic_id=b"n" * 16), 0)], base_offset=2, leader_epoch=1, timestamp_ms=1
+    )
+    world.log_path.write_bytes(log_of(MODERN, old) + new)
+    name = SnapshotName(2, 1)
+    (world.log_path.parent / str(name)).write_bytes(in_file([*voter_records(own_voters(world))], [(MODERN, 0)]))
+    found = read_metadata(world.disk, world.identity)
+    assert (list(found.image.topics_by_name), found.end_offset, found.start) == (["new"], 3, name)
+
+
+def test_strange_files_beside_the_log_are_nobodys_business(tmp_path: Path) -> None:
+    """Whatever ends with .log, and is no segment's name."""
+    world = ControllerWorld(tmp_path)
+    world.log_path.write_bytes(log_of(MODERN))
+    for name in ("1.log", "notes.log", "0000000000000000000x.log"):
+        (tmp_path / METADATA_DIRECTORY / name).write_bytes(b"?")
+    assert world.open().image.features == {"metadata.version": 30}
+
+
+def test_a_cluster_that_has_begun_needs_no_bootstrap_checkpoint(tmp_path: Path) -> None:
+    """Rule 4: it may be damaged. One that is to begin says what is to be done."""
+    world = ControllerWorld(tmp_path)
+    (tmp_path / BOOTSTRAP_CHECKPOINT).write_bytes(b"?" * 100)
+    with pytest.raises(UnreadableMetadata, match="Restore the file from a copy"):
+        world.open()
+    world.log_path.write_bytes(log_of(MODERN))
+    assert world.open().image.features == {"metadata.version": 30}

@@ -1,0 +1,575 @@
+"""Guards replication/metadata_log/metadata_snapshots.py and snapshot_files.py, and the start of metadata_log.py from snapshots."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import random
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from protocol.messages import stored_records
+from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
+from protocol.schema import Int32, Message
+from replication.io_executor import Done, InlineWorker, Run, Worker
+from replication.metadata.image import MetadataImage
+from replication.metadata.metadata_records import (
+    RECORD_TYPES,
+    CorruptMetadata,
+    SnapshotName,
+    UnreadableMetadata,
+    read_snapshot,
+    snapshot,
+)
+from replication.metadata_log.formatting import METADATA_DIRECTORY
+from replication.metadata_log.metadata_snapshots import MetadataSnapshots, SnapshotSettings
+from storage.io.disk import Disk, File
+from tests.support.admin_cases import topic
+from tests.support.controller_harness import WALL_MS, ControllerWorld
+from tests.support.crashing_disk import CrashingDisk, JournalledFile
+from tests.support.faulty_disk import FaultyDisk
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+ZERO = "00000000000000000000-0000000000.checkpoint"
+AT_ONCE = SnapshotSettings(bytes_between=1)
+_seeds = itertools.count()
+"""Every life of a node draws ids that nobody had."""
+
+
+class Node:
+    """A controller whose metadata log is summed up when a test says so."""
+
+    def __init__(
+        self,
+        path: Path,
+        settings: SnapshotSettings = AT_ONCE,
+        *,
+        disk: Disk | None = None,
+        worker: Worker | None = None,
+    ) -> None:
+        self.world = ControllerWorld(path, disk=disk, seed=next(_seeds)).start()
+        self.snapshots = MetadataSnapshots(self.world.disk, worker or InlineWorker(), self.world.log, settings)
+        self.directory = path / METADATA_DIRECTORY
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.world.image
+
+    @property
+    def topics(self) -> set[str]:
+        return set(self.image.topics_by_name)
+
+    def create(self, *names: str) -> None:
+        self.world.ask(CreateTopicsRequest(topics=[topic(name) for name in names]))
+
+    def delete(self, name: str) -> None:
+        self.world.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=0))
+
+    def take(self, wall_ms: int = WALL_MS) -> str:
+        """Take a snapshot, whether one is due or not; its name."""
+        name = SnapshotName(self.image.offset + 1, self.image.epoch)
+        for _ in self.snapshots.take(self.image, wall_ms):
+            pass
+        return str(name)
+
+    def retaining(self, **limits: int) -> MetadataSnapshots:
+        """The same snapshots under other limits."""
+        settings = SnapshotSettings(**limits)
+        return MetadataSnapshots(self.world.disk, InlineWorker(), self.world.log, settings)
+
+    def is_due(self, wall_ms: int = WALL_MS) -> bool:
+        return self.snapshots.why_due(self.image, wall_ms) is not None
+
+    def files(self, suffix: str = ".checkpoint") -> list[str]:
+        return sorted(name for name in os.listdir(self.directory) if name.endswith(suffix))
+
+    def stop(self) -> None:
+        self.world.log.close()
+
+
+class Novelty(Message, api_key=99, versions=(0, 0), flexible=0):
+    """What a newer release might write."""
+
+    number: Int32 = 1
+
+
+class HeldWorker(InlineWorker):
+    """Keeps background work until it is asked for."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[tuple[Run, Done]] = deque()
+
+    def background(self, directory: str, run: Run, done: Done) -> None:
+        self.jobs.append((run, done))
+
+
+def assert_same(left: MetadataImage, right: MetadataImage) -> None:
+    """Equal but for who leads the log, which is no record's to say."""
+    for slot in set(MetadataImage.__slots__) - {"leader_id"}:
+        assert getattr(left, slot) == getattr(right, slot), slot
+
+
+def damage(path: Path) -> None:
+    """Flip a bit in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+# ---- taking ----------------------------------------------------------------------------------------------
+
+
+def test_a_start_from_a_snapshot_knows_what_the_log_would_have_told(tmp_path: Path) -> None:
+    """The snapshot and the log behind it give the image that was published, to the last field."""
+    node = Node(tmp_path)
+    node.create("a", "b")
+    node.delete("a")
+    name = node.take()
+    node.create("c")
+    before = node.image
+    node.stop()
+    assert node.files() == [ZERO, name]
+    opened = ControllerWorld(tmp_path).open()
+    assert_same(opened.image, before)
+    log = node.directory / f"{0:020d}.log"
+    assert opened.log.bytes_behind < log.stat().st_size, "what the snapshot stands for is not read"
+    for snapshot_file in node.directory.glob("*.checkpoint"):
+        snapshot_file.unlink()
+    assert_same(ControllerWorld(tmp_path).open().image, before)
+
+
+def test_a_snapshot_says_until_when_it_goes_and_who_the_voters_are(tmp_path: Path) -> None:
+    """FORMAT: without the zero checkpoint and the log's first records, it is all that knows the quorum."""
+    node = Node(tmp_path)
+    node.create("a")
+    path = node.directory / node.take(WALL_MS + 5)
+    found = read_snapshot(path.read_bytes(), str(path))
+    assert found.last_contained_ms == WALL_MS
+    assert [type(message) for message in found.control] == [
+        stored_records.KRaftVersionRecord,
+        stored_records.VotersRecord,
+    ]
+    assert found.data[0] == stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30)
+
+
+def test_only_what_is_committed_is_summed_up(tmp_path: Path) -> None:
+    """Rule 2: a change that was never synced may not come back from a snapshot."""
+    node = Node(tmp_path)
+    node.create("a")
+    node.world.worker.is_held = True
+    request = CreateTopicsRequest(topics=[topic("uncommitted")])
+    node.world.controller.submit(request, wall_ms=WALL_MS, reply=lambda _: None)
+    path = node.directory / node.take()
+    names = [r.name for r in read_snapshot(path.read_bytes(), "s").data if isinstance(r, stored_records.TopicRecord)]
+    assert names == ["a"]
+
+
+def test_many_records_are_encoded_in_steps(tmp_path: Path) -> None:
+    """Rule 2: the loop turns between batches, and the image that was begun with is the one that is written."""
+    node = Node(tmp_path)
+    for start in range(0, 2000, 500):
+        node.create(*(f"t{i}" for i in range(start, start + 500)))
+    image = node.image
+    steps = node.snapshots.take(image, WALL_MS)
+    assert sum(1 for _ in zip(range(5), steps, strict=False)) == 5
+    node.create("later")
+    rest = sum(1 for _ in steps)
+    assert rest > 5
+    node.stop()
+    path = node.directory / str(SnapshotName(image.offset + 1, image.epoch))
+    found = read_snapshot(path.read_bytes(), "s")
+    assert sum(isinstance(record, stored_records.TopicRecord) for record in found.data) == 2000
+    assert len(ControllerWorld(tmp_path).open().image.topics_by_name) == 2001
+
+
+def test_a_snapshot_is_due_after_so_many_bytes(tmp_path: Path) -> None:
+    """Rule 1; and the count goes on over a restart."""
+    node = Node(tmp_path)
+    node.create("a")
+    written = node.world.log.bytes_behind
+    node.stop()
+    settings = SnapshotSettings(bytes_between=written + 1)
+    node = Node(tmp_path, settings)
+    assert node.is_due()
+    node.take()
+    assert not node.is_due()
+    node.create("b")
+    assert not node.is_due()
+
+
+def test_a_snapshot_is_due_when_the_last_one_is_old(tmp_path: Path) -> None:
+    """Rule 1: over a restart too, and never for an idle cluster's sake."""
+    node = Node(tmp_path, SnapshotSettings())
+    assert not node.is_due(WALL_MS + HOUR_MS - 1)
+    assert node.is_due(WALL_MS + HOUR_MS)
+    node.take(WALL_MS + HOUR_MS)
+    assert not node.is_due(WALL_MS + 9 * HOUR_MS), "nothing was written since"
+    node.create("a")
+    assert not node.is_due(WALL_MS + HOUR_MS + 1)
+    assert node.is_due(WALL_MS + 2 * HOUR_MS)
+    node.stop()
+    assert Node(tmp_path, SnapshotSettings()).is_due(WALL_MS + 2 * HOUR_MS)
+    assert not Node(tmp_path, SnapshotSettings(interval_ms=0)).is_due(WALL_MS + 9 * HOUR_MS)
+
+
+def test_one_snapshot_at_a_time(tmp_path: Path) -> None:
+    """Rule 1: it is not due again while it is being written."""
+    worker = HeldWorker()
+    node = Node(tmp_path, worker=worker)
+    node.take()
+    node.create("a")
+    assert not node.is_due()
+    run, done = worker.jobs.popleft()
+    run()
+    done(None)
+    assert node.is_due()
+
+
+def test_a_full_disk_leaves_no_half_snapshot_and_the_log_goes_on(tmp_path: Path) -> None:
+    """Rule 2: it is tried again when the next one is due, not every second."""
+    disk = FaultyDisk()
+    node = Node(tmp_path, SnapshotSettings(), disk=disk)
+    for room in (0, 300):
+        disk.room = room
+        node.take(WALL_MS)
+        disk.room = None
+        assert node.files(".part") == []
+        assert node.files() == [ZERO]
+    disk.fail_syncs = errno.EIO
+    node.take(WALL_MS)
+    disk.fail_syncs = 0
+    assert node.files() == [ZERO]
+    node.create("a")
+    assert not node.is_due(WALL_MS + HOUR_MS - 1)
+    assert node.is_due(WALL_MS + HOUR_MS)
+    assert node.take() in node.files()
+
+
+class WatchedDisk(FaultyDisk):
+    """Notes renames and syncs of directories among the syncs of files."""
+
+    def rename(self, source: str, target: str) -> None:
+        self.syncs.append(f"{source} -> {target}")
+        super().rename(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        self.syncs.append(path)
+        super().sync_dir(path)
+
+
+def test_the_bytes_are_durable_before_the_name_and_the_name_before_it_counts(tmp_path: Path) -> None:
+    """Rule 1 of snapshot_files: first the file, then its name, then the directory, then what depends on it."""
+    disk = WatchedDisk()
+    node = Node(tmp_path, SnapshotSettings(), disk=disk)
+    disk.syncs.clear()
+    path = f"{node.directory}/{node.take()}"
+    assert disk.syncs == [f"{path}.part", f"{path}.part -> {path}", str(node.directory)]
+
+
+# ---- the start -------------------------------------------------------------------------------------------
+
+
+def test_what_the_snapshot_stands_for_is_not_looked_at(tmp_path: Path) -> None:
+    """Rule 5 of metadata_log: damage there cuts nothing off, and a start takes no longer for it."""
+    node = Node(tmp_path)
+    node.create("a")
+    node.take()
+    node.create("b")
+    node.stop()
+    damage(node.directory / f"{0:020d}.log")
+    assert Node(tmp_path).topics == {"a", "b"}
+
+
+@pytest.mark.parametrize("how", ["bit", "torn", "empty", "zeros", "longer"])
+def test_a_damaged_snapshot_is_passed_over(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Rule 2 of snapshot_files: an older one and a longer replay take its place, and it is set aside with a line."""
+    node = Node(tmp_path)
+    node.create("a")
+    older = node.take()
+    node.create("b")
+    newer = node.take()
+    node.create("c")
+    before = node.image
+    node.stop()
+    path = node.directory / newer
+    whole = path.read_bytes()
+    if how == "bit":
+        damage(path)
+    else:
+        path.write_bytes({"torn": whole[:-7], "empty": b"", "zeros": bytes(len(whole)), "longer": whole + b"x"}[how])
+    with caplog.at_level(logging.WARNING):
+        again = Node(tmp_path)
+    assert f"going on from {older}" in caplog.text
+    assert again.topics == set(before.topics_by_name)
+    assert again.files() == [ZERO, older]
+    assert again.files(".corrupt") == [f"{newer}.corrupt"]
+    third = again.take()
+    assert again.files() == [ZERO, older, third]
+
+
+def test_without_any_whole_snapshot_the_log_from_its_start_does(tmp_path: Path) -> None:
+    """Rule 2 of snapshot_files: never refuse when the history suffices."""
+    node = Node(tmp_path)
+    node.create("a")
+    node.take()
+    node.stop()
+    for name in node.files():
+        damage(node.directory / name)
+    again = Node(tmp_path)
+    assert again.topics == {"a"}
+    assert again.files() == []
+    assert again.world.log.voters.latest.node_ids == [1], "the log's first records name it too"
+
+
+def test_a_history_with_a_hole_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """Rule 3 of snapshot_files: what the only whole snapshot knew cannot be made up."""
+    node = Node(tmp_path, SnapshotSettings(bytes_between=1, retention_bytes=0))
+    node.create("a")
+    name = node.take()
+    node.create("b")
+    node.stop()
+    damage(node.directory / name)
+    (node.directory / "00000000000000000099-0000000001.checkpoint.part").write_bytes(b"half")
+    before = {path.name: path.read_bytes() for path in node.directory.iterdir()}
+    with pytest.raises(CorruptMetadata, match=r"begins at \d+, and no snapshot reaches up to there: .*cannot be read"):
+        ControllerWorld(tmp_path).open()
+    assert {path.name: path.read_bytes() for path in node.directory.iterdir()} == before
+
+
+def test_a_new_cluster_without_its_voters_is_refused(tmp_path: Path) -> None:
+    """With an empty log, the zero checkpoint is the only one that knows the quorum."""
+    world = ControllerWorld(tmp_path)
+    damage(tmp_path / METADATA_DIRECTORY / ZERO)
+    with pytest.raises(CorruptMetadata, match="Restore the newest"):
+        world.open()
+
+
+def test_a_whole_snapshot_with_something_unknown_is_not_passed_over(tmp_path: Path) -> None:
+    """Rule 2 of snapshot_files: an older one would hide what somebody else has put into force."""
+    node = Node(tmp_path)
+    node.create("a")
+    node.take()
+    path = node.directory / str(SnapshotName(node.image.offset + 1, 9))
+    node.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECORD_TYPES, 99, Novelty)
+        records = [(stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30), 0), (Novelty(), 0)]
+        path.write_bytes(snapshot([], records, leader_epoch=9, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS))
+    with pytest.raises(UnreadableMetadata, match="type 99, which"):
+        ControllerWorld(tmp_path).open()
+    assert path.exists()
+
+
+def test_what_was_left_unfinished_or_doomed_is_removed(tmp_path: Path) -> None:
+    """FORMAT of snapshot_files: ours, and those with the random part that Kafka puts into the name."""
+    node = Node(tmp_path)
+    node.stop()
+    left = [
+        "00000000000000000011-0000000002.checkpoint.part",
+        "00000000000000000011-0000000002-8123456789.checkpoint.part",
+        "00000000000000000009-0000000001.checkpoint.deleted",
+    ]
+    for name in left:
+        (node.directory / name).write_bytes(b"half")
+    again = Node(tmp_path)
+    assert not set(left) & set(os.listdir(again.directory))
+    assert again.files() == [ZERO]
+
+
+# ---- keeping ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_too_large_goes_from_the_oldest_on(tmp_path: Path) -> None:
+    """Rule 4: with each snapshot the segments before the next one; the newest stays whatever its size."""
+    node = Node(tmp_path)
+    taken = []
+    for name in "abc":
+        node.create(name)
+        taken.append(node.take())
+    assert len(node.files(".log")) == 4, "rule 3: a new one with each snapshot"
+    limited = node.retaining(retention_bytes=0)
+    limited.retain(WALL_MS)
+    assert node.files() == [taken[-1]]
+    assert node.files(".log") == [f"{taken[-1][:20]}.log"]
+    assert len(node.files(".log.deleted")) == 3
+    limited.retain(WALL_MS + MINUTE_MS - 1)
+    assert len(node.files(".log.deleted")) == 3
+    limited.retain(WALL_MS + MINUTE_MS)
+    assert node.files(".deleted") == []
+    node.create("d")
+    node.stop()
+    assert Node(tmp_path).topics == set("abcd")
+
+
+def test_a_new_snapshot_makes_room_at_once(tmp_path: Path) -> None:
+    """Rule 4: what it stands for is not kept until somebody looks."""
+    node = Node(tmp_path, SnapshotSettings(bytes_between=1, retention_bytes=0))
+    node.create("a")
+    taken = node.take()
+    assert node.files() == [taken]
+
+
+def test_segments_behind_the_newest_snapshot_stay(tmp_path: Path) -> None:
+    """Rule 4: also where a snapshot began a segment and then was not written."""
+    disk = FaultyDisk()
+    node = Node(tmp_path, disk=disk)
+    node.create("a")
+    taken = node.take()
+    node.create("b")
+    disk.fail_syncs = errno.EIO
+    node.take()
+    disk.fail_syncs = 0
+    node.create("c")
+    assert len(node.files(".log")) == 3
+    node.retaining(retention_bytes=0).retain(WALL_MS)
+    assert node.files() == [taken]
+    assert len(node.files(".log")) == 2
+    node.stop()
+    assert Node(tmp_path).topics == set("abc")
+
+
+def test_what_fits_stays(tmp_path: Path) -> None:
+    """Rule 4: sizes of snapshots and log together, to the byte."""
+    node = Node(tmp_path)
+    node.create("a")
+    node.take()
+    size = node.world.log.size_bytes + sum((node.directory / name).stat().st_size for name in node.files())
+    for limit, stay in ((size, 2), (-1, 2), (size - 1, 1)):
+        node.retaining(retention_bytes=limit, retention_ms=-1).retain(WALL_MS)
+        assert len(node.files()) == stay, limit
+
+
+def test_what_is_too_old_goes(tmp_path: Path) -> None:
+    """Rule 4."""
+    node = Node(tmp_path, SnapshotSettings(retention_ms=10 * HOUR_MS, bytes_between=1))
+    zero = node.directory / ZERO
+    os.utime(zero, (0, 0))
+    node.stop()
+    node = Node(tmp_path, SnapshotSettings(retention_ms=10 * HOUR_MS, bytes_between=1))
+    node.create("a")
+    first = node.take(WALL_MS)
+    second = node.take(WALL_MS + HOUR_MS) if node.create("b") is None else ""
+    node.snapshots.retain(WALL_MS + 10 * HOUR_MS)
+    assert node.files() == [first, second]
+    node.snapshots.retain(WALL_MS + 10 * HOUR_MS + 1)
+    assert node.files() == [second]
+    node.snapshots.retain(WALL_MS + 1000 * HOUR_MS)
+    assert node.files() == [second]
+
+
+def test_a_small_log_goes_on_in_its_segment(tmp_path: Path) -> None:
+    """Rule 3: hourly snapshots of a quiet cluster do not make hourly segments."""
+    node = Node(tmp_path, SnapshotSettings())
+    for name in "abc":
+        node.create(name)
+        node.take()
+    assert len(node.files(".log")) == 1
+
+
+def test_a_write_under_way_keeps_its_segment(tmp_path: Path) -> None:
+    """Rule 3: the log goes on in a new segment with the next snapshot then."""
+    node = Node(tmp_path)
+    node.create("a")
+    node.world.worker.holds_writes = True
+    request = CreateTopicsRequest(topics=[topic("b")])
+    node.world.controller.submit(request, wall_ms=WALL_MS, reply=lambda _: None)
+    node.take()
+    assert len(node.files(".log")) == 1
+    node.world.worker.let_write()
+    node.world.worker.holds_writes = False
+    node.take()
+    assert len(node.files(".log")) == 2
+    node.stop()
+    assert Node(tmp_path).topics == {"a", "b"}
+
+
+# ---- crashes ---------------------------------------------------------------------------------------------
+
+
+class PowerLoss(Exception):
+    """Everything ends here."""
+
+
+class DyingFile(JournalledFile):
+    """A file whose every change may be the one that does not happen any more."""
+
+    __slots__ = ()
+    _disk: DyingDisk
+
+    def pwrite(self, buffer: bytes | bytearray | memoryview, position: int) -> None:
+        self._disk.step()
+        super().pwrite(buffer, position)
+
+    def truncate(self, size: int) -> None:
+        self._disk.step()
+        super().truncate(size)
+
+    def sync(self) -> None:
+        self._disk.step()
+        super().sync()
+
+
+class DyingDisk(CrashingDisk):
+    """Loses its power before the change with a given number."""
+
+    def __init__(self, last_step: int) -> None:
+        super().__init__()
+        self.steps_left = last_step
+
+    def step(self) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise PowerLoss
+
+    def open(self, path: str, *, write: bool, create: bool = False) -> File:
+        plain = super().open(path, write=write, create=create)
+        descriptor = os.dup(plain.fileno())
+        plain.close()
+        return DyingFile(self, path, descriptor)
+
+    def rename(self, source: str, target: str) -> None:
+        self.step()
+        super().rename(source, target)
+
+    def unlink(self, path: str, *, missing_ok: bool = False) -> None:
+        self.step()
+        super().unlink(path, missing_ok=missing_ok)
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_a_crash_at_any_step_loses_nothing_that_was_answered(tmp_path: Path, part: int) -> None:
+    """Two lives with creations, snapshots and the dropping of what lies before them; and a third that must find it all."""
+    settings = SnapshotSettings(bytes_between=1, retention_bytes=0)
+    for last_step in range(part, 10_000, 8):
+        path = tmp_path / str(last_step)
+        path.mkdir()
+        ControllerWorld(path)  # formatted before the crash
+        answered: list[str] = []
+        disk = DyingDisk(last_step)
+        try:
+            for life in range(2):
+                node = Node(path, settings, disk=disk)
+                assert set(answered) <= node.topics
+                for number in range(2):
+                    name = f"life-{life}-{number}"
+                    node.create(name)
+                    answered.append(name)
+                    node.take(WALL_MS + number * MINUTE_MS)
+                    node.snapshots.retain(WALL_MS + number * MINUTE_MS)
+        except PowerLoss:
+            disk.crash(random.Random(last_step))
+        again = Node(path)
+        assert set(answered) <= again.topics, f"crash before step {last_step}"
+        assert len(again.topics) <= len(answered) + 1
+        again.create("after")
+        again.stop()
+        assert "after" in Node(path).topics, f"crash before step {last_step}"
+        if disk.steps_left >= 0:
+            return
+    raise AssertionError("the history never came to its end")

@@ -1,0 +1,47 @@
+"""Guards replication/metadata_log/quorum_state_store.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.primitives import uuid_text
+from replication.metadata_log.formatting import UnusableDirectory
+from replication.metadata_log.quorum_state_store import read_quorum_state, write_quorum_state
+from replication.raft.raft_log import ElectionState
+from replication.raft.voters import ReplicaKey
+from storage.io.disk import Disk
+
+DIRECTORY = b"\x07" * 16
+
+
+def test_it_is_kafka_s(tmp_path: Path) -> None:
+    """FORMAT, in a dynamic quorum and in a static one."""
+    path = str(tmp_path)
+    assert read_quorum_state(Disk(), path) is None
+    write_quorum_state(Disk(), path, ElectionState(3, 1))
+    assert (tmp_path / "quorum-state").read_text() == (
+        '{"leaderId":1,"leaderEpoch":3,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
+    )
+    assert read_quorum_state(Disk(), path) == ElectionState(3, 1)
+    write_quorum_state(Disk(), path, ElectionState(4, 7), static_voters=[7, 8])
+    assert (tmp_path / "quorum-state").read_text() == (
+        '{"clusterId":"","leaderId":7,"leaderEpoch":4,"votedId":-1,"appliedOffset":0,'
+        '"currentVoters":[{"voterId":7},{"voterId":8}],"data_version":0}'
+    )
+
+
+def test_a_vote_is_not_forgotten(tmp_path: Path) -> None:
+    """FORMAT: whom this replica voted for, by node and directory."""
+    state = ElectionState(5, -1, ReplicaKey(2, DIRECTORY))
+    write_quorum_state(Disk(), str(tmp_path), state)
+    assert read_quorum_state(Disk(), str(tmp_path)) == state
+    assert f'"votedId":2,"votedDirectoryId":"{uuid_text(DIRECTORY)}"' in (tmp_path / "quorum-state").read_text()
+
+
+def test_half_a_file_is_refused(tmp_path: Path) -> None:
+    """Who does not know whom it voted for could vote twice."""
+    (tmp_path / "quorum-state").write_text('{"leaderId":1,')
+    with pytest.raises(UnusableDirectory, match="quorum-state is not whole"):
+        read_quorum_state(Disk(), str(tmp_path))

@@ -1,0 +1,128 @@
+"""One batch without some of its records: what stays the same, what is computed anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.compression import Compression
+from protocol.records import (
+    BatchBuilder,
+    Record,
+    TimestampType,
+    crc_is_valid,
+    parse_header,
+    patch,
+    records,
+    set_max_timestamp,
+)
+from storage.compaction.batch_filter import emptied, filtered
+from tests.support.logs import EVERYTHING, NOW_MS
+
+HORIZON_MS = NOW_MS + 500
+
+
+def batch(compression: Compression = Compression.NONE, *, tombstone: bool = False) -> bytearray:
+    """Four records at offsets 70, 71, 73, 74, timestamps apart, of an idempotent producer."""
+    builder = BatchBuilder(
+        70, compression=compression, leader_epoch=3, producer_id=9, producer_epoch=2, base_sequence=40
+    )
+    for number, offset in enumerate((70, 71, 73, 74)):
+        value = None if tombstone and number == 2 else b"v%d" % number
+        builder.append(NOW_MS + (0, 30, 10, 20)[number], b"k%d" % number, value, [("h", b"x")], offset=offset)
+    return builder.build()
+
+
+def without(data: bytearray, *offsets: int, always: bool = False, keeps_empty: bool = False) -> bytes | None:
+    """The batch without the records at these offsets."""
+    found = filtered(
+        data,
+        0,
+        parse_header(data),
+        lambda offset, _key, _has_value: offset not in offsets,
+        horizon_ms=HORIZON_MS,
+        always=always,
+        keeps_empty=keeps_empty,
+    )
+    return None if found is None else bytes(found)
+
+
+def read(data: bytes) -> list[Record]:
+    """Its records, the checksum being right."""
+    header = parse_header(data)
+    assert crc_is_valid(data, 0, header)
+    return records(data, 0, header, max_bytes=EVERYTHING)
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_records_that_stay_are_the_same(codec: Compression) -> None:
+    """Rules 1 and 2: offsets, times, headers; the codec; what tells of the producer."""
+    data = batch(codec)
+    found = without(data, 71, 74)
+    assert found is not None
+    assert read(found) == [record for record in read(data) if record.offset in (70, 73)]
+    before, after = parse_header(data), parse_header(found)
+    assert after._replace(batch_length=0, crc=0, max_timestamp=0, record_count=0) == before._replace(
+        batch_length=0, crc=0, max_timestamp=0, record_count=0
+    )
+    assert (after.record_count, after.max_timestamp, after.last_sequence) == (2, NOW_MS + 10, before.last_sequence)
+
+
+def test_nothing_lost_is_the_same_bytes() -> None:
+    """Rule 4."""
+    data = batch(Compression.GZIP)
+    assert without(data) == bytes(data)
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_the_first_tombstone_sets_the_time_from_which_it_may_go(codec: Compression) -> None:
+    """Rule 2 (KIP-534): attribute bit 6, the base timestamp; every record keeps its own time."""
+    data = batch(codec, tombstone=True)
+    found = without(data)
+    assert found is not None
+    assert parse_header(found).delete_horizon_ms == HORIZON_MS
+    assert read(found) == read(data)
+    again = without(bytearray(found))
+    assert again == found, "the time is set once"
+    fewer = without(bytearray(found), 70)
+    assert fewer is not None
+    assert parse_header(fewer).delete_horizon_ms == HORIZON_MS
+    assert read(fewer) == read(data)[1:]
+
+
+def test_a_marker_without_its_transaction_gets_that_time_too() -> None:
+    """Rule 2: `always`."""
+    found = without(batch(), always=True)
+    assert found is not None
+    assert parse_header(found).delete_horizon_ms == HORIZON_MS
+
+
+def test_a_tombstone_that_goes_sets_nothing() -> None:
+    """Only what stays counts."""
+    found = without(batch(tombstone=True), 73)
+    assert found is not None
+    assert parse_header(found).delete_horizon_ms is None
+
+
+def test_a_batch_without_records_is_dropped_or_a_header() -> None:
+    """Rule 3: Kafka's bytes of an empty batch: no codec, no base timestamp, the greatest timestamp kept."""
+    data = batch(Compression.LZ4)
+    assert without(data, 70, 71, 73, 74) is None
+    found = without(data, 70, 71, 73, 74, keeps_empty=True)
+    assert found is not None
+    header = parse_header(found)
+    assert (header.size, header.record_count, header.attributes, header.base_timestamp) == (61, 0, 0, -1)
+    assert (header.base_offset, header.last_offset, header.last_sequence) == (70, 74, 44)
+    assert header.max_timestamp == NOW_MS + 30
+    assert read(found) == []
+    assert emptied(header) == found
+
+
+def test_log_append_time_stays() -> None:
+    """Then the greatest timestamp is every record's."""
+    data = batch()
+    set_max_timestamp(data, 0, parse_header(data), TimestampType.LOG_APPEND_TIME, NOW_MS + 99)
+    patch(data, 0, 70, 3)
+    found = without(data, 71)
+    assert found is not None
+    assert {record.timestamp_ms for record in read(found)} == {NOW_MS + 99}
+    assert parse_header(found).is_log_append_time == bool(TimestampType.LOG_APPEND_TIME)

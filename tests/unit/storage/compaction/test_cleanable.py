@@ -1,0 +1,115 @@
+"""What is dirty, what may be cleaned, and when that is enough: the rules of Apache Kafka's LogCleanerManager in a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.compaction.cleanable import Dirt, bounds_of, is_spotless, may_be_due, measure
+from storage.log.log import Log
+from tests.support.compaction import COMPACTED, closed, put
+from tests.support.logs import NOW_MS, Idempotent, log_at
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """Four closed segments of one record each, a second apart, and one record in the active segment."""
+    log = log_at(tmp_path, config=replace(COMPACTED, segment_bytes=100_000))
+    for number in range(5):
+        put(log, ("key", "v" * 100), timestamp_ms=NOW_MS + 1000 * number)
+        if number < 4:
+            closed(log)
+    return log
+
+
+def dirt_of(log: Log, wall_ms: int = NOW_MS + 10_000, **settings: float) -> Dirt:
+    """What is measured under some settings."""
+    log.config = replace(log.config, **settings)  # type: ignore[arg-type]
+    bounds = bounds_of(log, wall_ms)
+    dirt = measure(log.open(), bounds)
+    if dirt.is_due(log.config):
+        assert may_be_due(log.open(), bounds), "the first look is never too strict"
+    return dirt
+
+
+def test_all_is_dirty_before_the_first_compaction(log: Log) -> None:
+    """Except for the active segment, which is neither clean nor dirty."""
+    found = dirt_of(log)
+    assert found == (0, 4, 0, 4 * log.open().segments()[0].size, False)
+    assert found.ratio == 1.0
+
+
+@pytest.mark.parametrize(
+    ("first_dirty_offset", "clean", "expected"),
+    [(0, 0, 0), (1, 1, 1), (3, 3, 3), (4, 4, 4), (5, 4, 5), (6, 0, 0), (-1, 0, 0)],
+    ids=["none", "one", "three", "all", "up to the end", "behind the end", "never cleaned"],
+)
+def test_clean_is_what_lies_before_the_first_dirty_offset(
+    log: Log, first_dirty_offset: int, clean: int, expected: int
+) -> None:
+    """Rule 1: a checkpoint outside of the log begins anew at its start."""
+    log.first_dirty_offset = first_dirty_offset
+    size = log.open().segments()[0].size
+    found = dirt_of(log)
+    assert (found.first_dirty_offset, found.clean_bytes, found.dirty_bytes) == (
+        expected, clean * size, (4 - clean) * size
+    )  # fmt: skip
+
+
+def test_a_checkpoint_before_the_logs_start_begins_there(log: Log) -> None:
+    """Rule 1."""
+    log.first_dirty_offset = 1
+    log.trim(3, NOW_MS)
+    assert dirt_of(log).first_dirty_offset == 3
+
+
+@pytest.mark.parametrize(
+    ("ratio", "first_dirty_offset", "is_due"),
+    [(0.5, 2, False), (0.49, 2, True), (0.0, 4, False), (0.0, 3, True), (1.0, 0, False), (0.99, 0, True)],
+)
+def test_due_is_more_than_the_ratio(log: Log, ratio: float, first_dirty_offset: int, *, is_due: bool) -> None:
+    """Rule 3: two of four segments are dirty at 0.5."""
+    log.first_dirty_offset = first_dirty_offset
+    assert dirt_of(log, min_cleanable_dirty_ratio=ratio).is_due(log.config) == is_due
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "end_offset"), [(0, 4), (1, 4), (7000, 4), (7001, 3), (8001, 2), (10_000, 1), (10_001, 0)]
+)
+def test_young_segments_are_left_alone(log: Log, lag_ms: int, end_offset: int) -> None:
+    """Rule 2: segment n's greatest timestamp lies 10 - n seconds back; one that is as old as the lag may be cleaned."""
+    found = dirt_of(log, min_compaction_lag_ms=lag_ms)
+    assert (found.end_offset, found.dirty_bytes) == (end_offset, end_offset * log.open().segments()[0].size)
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "first_dirty_offset", "is_due"),
+    [(9_999, 0, True), (10_000, 0, False), (8_999, 1, True), (9_000, 1, False), (1, 4, False)],
+)
+def test_old_dirt_is_due_however_little_it_is(log: Log, lag_ms: int, first_dirty_offset: int, *, is_due: bool) -> None:
+    """Rule 3: max.compaction.lag.ms counts from a dirty segment's first batch."""
+    log.first_dirty_offset = first_dirty_offset
+    found = dirt_of(log, max_compaction_lag_ms=lag_ms, min_cleanable_dirty_ratio=1.0)
+    assert found.is_due(log.config) == is_due
+
+
+def test_nothing_behind_the_last_stable_offset(log: Log) -> None:
+    """Rule 2: the segment with an undecided transaction, and all behind it."""
+    closed(log)
+    put(log, ("key", "v"), producer=Idempotent(1, 0, 0, transactional=True))
+    closed(log)
+    put(log, ("key", "v"))
+    closed(log)
+    assert dirt_of(log).end_offset == 5
+    log.high_watermark = 2
+    log._high_watermark = 2  # it does not go back by itself
+    assert dirt_of(log).end_offset == 2
+
+
+def test_spotless_is_what_nothing_can_make_due(log: Log) -> None:
+    """Rule 2 does not count: time passes."""
+    assert not is_spotless(log.open(), bounds_of(log, NOW_MS))
+    log.first_dirty_offset = 4
+    assert is_spotless(log.open(), bounds_of(log, NOW_MS))

@@ -1,0 +1,377 @@
+"""A log before and after: which records stay, which batches, which markers, and that nothing else changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.compression import Compression
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import ControlType
+from storage.compaction.cleaner import clean
+from storage.compaction.cleaner_job import Cleaned, Resources
+from storage.compaction.offset_map import SLOT_BYTES
+from storage.io.disk import Disk, StorageError
+from storage.log.log import Isolation, Log, Origin
+from storage.segments.directory_recovery import CLEANED, LOG, SWAP
+from tests.support.compaction import (
+    COMPACTED,
+    batches_of,
+    closed,
+    committed_records,
+    compact,
+    job_for,
+    kept,
+    keyed,
+    put,
+)
+from tests.support.logs import NOW_MS, Idempotent, append, log_at, marker
+
+LATER_MS = NOW_MS + 10_000
+MUCH_LATER_MS = LATER_MS + 10_000
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """A compacted log with one large segment."""
+    return log_at(tmp_path, config=replace(COMPACTED, segment_bytes=100_000))
+
+
+def end(log: Log, kind: ControlType, producer_id: int, epoch: int = 0) -> int:
+    """Write a marker; its offset."""
+    data = marker(kind, producer_id, epoch)
+    offset = log.append(data, leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR).base_offset
+    log.high_watermark = log.log_end_offset
+    return offset
+
+
+def test_the_last_record_of_each_key_stays_where_it_was(log: Log) -> None:
+    """Rule 2, over all codecs, batches of several records."""
+    for codec in Compression:
+        put(log, ("a", codec.name), ("b", codec.name), ("a", codec.name + "2"), (codec.name, "own"), compression=codec)
+    closed(log)
+    cleaned = compact(log)
+    assert isinstance(cleaned, Cleaned)
+    assert (cleaned.records_read, cleaned.records_written) == (20, 7)
+    assert kept(log) == [
+        (3, "NONE", "own"), (7, "GZIP", "own"), (11, "SNAPPY", "own"), (15, "LZ4", "own"),
+        (17, "b", "ZSTD"), (18, "a", "ZSTD2"), (19, "ZSTD", "own"),
+    ]  # fmt: skip
+    assert (log.log_start_offset, log.log_end_offset, log.first_dirty_offset) == (0, 20, 20)
+
+
+def test_what_is_not_closed_is_left_alone_and_makes_nothing_obsolete(log: Log) -> None:
+    """The active segment is neither cleaned nor looked at."""
+    put(log, ("a", "1"))
+    put(log, ("a", "2"))
+    closed(log)
+    put(log, ("a", "3"))
+    compact(log)
+    assert kept(log) == [(1, "a", "2"), (2, "a", "3")]
+
+
+def test_a_second_compaction_finds_nothing_to_do(log: Log) -> None:
+    """All is clean up to the active segment."""
+    put(log, ("a", "1"), ("a", "2"))
+    closed(log)
+    assert compact(log) is not None
+    assert compact(log) is None
+
+
+def test_a_tombstone_hides_its_key_at_once_and_goes_when_its_time_is_over(log: Log) -> None:
+    """delete.retention.ms counts from the compaction that met it first."""
+    put(log, ("a", "1"), ("b", "1"))
+    put(log, ("a", None))
+    closed(log)
+    compact(log, LATER_MS)
+    assert kept(log) == [(1, "b", "1"), (2, "a", None)]
+    horizons = [header.delete_horizon_ms for _, _, header in batches_of(log)]
+    assert horizons == [None, LATER_MS + 1000]
+    put(log, ("c", "1"))
+    closed(log)
+    compact(log, LATER_MS + 999)
+    assert kept(log) == [(1, "b", "1"), (2, "a", None), (3, "c", "1")]
+    put(log, ("d", "1"))
+    closed(log)
+    compact(log, LATER_MS + 1000)
+    assert kept(log) == [(1, "b", "1"), (3, "c", "1"), (4, "d", "1")]
+
+
+def test_a_record_without_a_key_goes(log: Log) -> None:
+    """Nobody can say what replaces it; only a topic that was not compacted before has such."""
+    log.update_config(replace(log.config, cleanup_policy=frozenset({"delete"})))
+    append(log, "no key")
+    put(log, ("a", "1"))
+    log.update_config(replace(log.config, cleanup_policy=frozenset({"compact"})))
+    closed(log)
+    compact(log)
+    assert kept(log) == [(1, "a", "1")]
+
+
+def test_the_very_last_batch_stays_as_a_header(log: Log) -> None:
+    """Rule 4: the next round would otherwise not know where the log ended."""
+    put(log, ("a", "1"))
+    put(log, ("a", None))
+    closed(log)
+    compact(log, LATER_MS)
+    put(log, ("a", "2"))
+    closed(log)
+    compact(log, LATER_MS)
+    assert [(header.base_offset, header.record_count) for _, _, header in batches_of(log)] == [(2, 1)]
+    put(log, ("a", None))
+    closed(log)
+    compact(log, MUCH_LATER_MS)
+    put(log, ("b", None))
+    closed(log)
+    log.first_dirty_offset = 0
+    compact(log, MUCH_LATER_MS + 5000)
+    put(log, ("c", "1"))
+    closed(log)
+    compact(log, MUCH_LATER_MS + 50_000)
+    assert [(header.base_offset, header.record_count) for _, _, header in batches_of(log)] == [(5, 1)]
+
+
+class TestProducers:
+    """Rule 4: what tells where a producer was outlives its records."""
+
+    def test_the_last_batch_of_a_known_producer_stays_as_a_header(self, log: Log) -> None:
+        put(log, ("a", "1"), producer=Idempotent(7, 0, 0))
+        put(log, ("a", "2"), ("b", "2"), producer=Idempotent(7, 0, 1))
+        put(log, ("a", "3"), ("b", "3"))
+        closed(log)
+        compact(log)
+        found = [(h.base_offset, h.last_offset, h.record_count, h.last_sequence) for _, _, h in batches_of(log)]
+        assert found == [(1, 2, 0, 2), (3, 4, 2, -1)]
+
+    def test_a_forgotten_producer_keeps_nothing(self, log: Log) -> None:
+        put(log, ("a", "1"), producer=Idempotent(7, 0, 0))
+        put(log, ("a", "2"))
+        closed(log)
+        log.producers.clear()
+        compact(log)
+        assert [header.base_offset for _, _, header in batches_of(log)] == [1]
+
+    def test_duplicates_are_known_after_a_recovery_over_compacted_segments(self, log: Log, tmp_path: Path) -> None:
+        put(log, ("a", "1"), producer=Idempotent(7, 0, 0))
+        put(log, ("a", "2"))
+        closed(log)
+        compact(log)
+        log.close()
+        for name in os.listdir(tmp_path / "t-0"):
+            if name.endswith(".snapshot"):
+                (tmp_path / "t-0" / name).unlink()
+        again = log_at(tmp_path, config=log.config, is_clean=False)
+        data = keyed(("a", "1"), producer=Idempotent(7, 0, 0))
+        assert again.append(data, leader_epoch=0, wall_ms=NOW_MS).duplicate
+        assert again.log_end_offset == 2
+
+
+class TestTransactions:
+    """Rule 3."""
+
+    def test_aborted_records_go_and_replace_nothing(self, log: Log) -> None:
+        put(log, ("a", "1"))
+        put(log, ("a", "aborted"), ("x", "aborted"), producer=Idempotent(7, 0, 0, transactional=True))
+        end(log, ControlType.ABORT, 7)
+        put(log, ("b", "1"), producer=Idempotent(8, 0, 0, transactional=True))
+        end(log, ControlType.COMMIT, 8)
+        closed(log)
+        compact(log)
+        assert kept(log) == [(0, "a", "1"), (4, "b", "1")]
+        assert [record.offset for record in committed_records(log)] == [0, 4]
+
+    def test_the_transaction_index_keeps_what_still_has_a_batch(self, log: Log) -> None:
+        """The aborted batch is its producer's last: a header stays, and its marker, and its index entry."""
+        put(log, ("a", "aborted"), producer=Idempotent(7, 0, 0, transactional=True))
+        end(log, ControlType.ABORT, 7)
+        put(log, ("b", "1"))
+        closed(log)
+        compact(log)
+        aborted = log.open().aborted(0, log.log_end_offset)
+        assert [(found.producer_id, found.first_offset, found.last_offset) for found in aborted] == [(7, 0, 1)]
+
+    @pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
+    def test_a_marker_goes_when_its_transaction_is_gone_and_its_time_is_over(self, log: Log, kind: ControlType) -> None:
+        put(log, ("a", "1"), producer=Idempotent(7, 0, 0, transactional=True))
+        end(log, kind, 7)
+        put(log, ("a", "2"))
+
+        def round_at(wall_ms: int) -> list[int]:
+            put(log, ("other", str(wall_ms)))
+            closed(log)
+            log.producers.clear()
+            compact(log, wall_ms)
+            return [header.base_offset for _, _, header in batches_of(log) if header.is_control]
+
+        assert round_at(LATER_MS) == [1], "its batch was seen on the way"
+        assert round_at(LATER_MS + 1) == [1], "from now on its time counts"
+        assert round_at(LATER_MS + 1000) == [1]
+        assert round_at(LATER_MS + 1001) == []
+        assert log.open().aborted(0, log.log_end_offset) == []
+
+    def test_what_is_undecided_is_not_touched(self, log: Log) -> None:
+        """Nothing from the last stable offset on."""
+        put(log, ("a", "1"))
+        closed(log)
+        put(log, ("a", "2"), producer=Idempotent(7, 0, 0, transactional=True))
+        closed(log)
+        put(log, ("a", "3"))
+        closed(log)
+        compact(log)
+        assert log.first_dirty_offset == 1
+        assert [offset for offset, _, _ in kept(log)] == [0, 1, 2]
+
+
+def test_a_full_map_ends_the_round_and_the_next_goes_on(log: Log) -> None:
+    """Rule 1: bounded memory; the first dirty offset lies inside the segment then."""
+    for number in range(40):
+        put(log, (f"k{number}", "1"), (f"k{number % 3}", "2"))
+    closed(log)
+    before = kept(log)
+    tiny = Resources(memory_bytes=11 * SLOT_BYTES, load_factor=0.9)
+    ends = []
+    while (cleaned := compact(log, resources=tiny)) is not None:
+        ends.append(cleaned.next_dirty_offset)
+        assert len(ends) < 40
+    assert len(ends) > 3
+    assert ends == sorted(set(ends))
+    last = {key: (offset, value) for offset, key, value in before}
+    assert kept(log) == sorted((offset, key, value) for key, (offset, value) in last.items())
+
+
+def test_a_batch_larger_than_the_buffer_is_read_alone(log: Log) -> None:
+    """`log.cleaner.io.buffer.size` bounds what is read at a time, not what can be cleaned."""
+    put(log, ("a", "x" * 20_000), ("b", "y"))
+    put(log, ("a", "z" * 30_000))
+    closed(log)
+    compact(log, resources=Resources(buffer_bytes=4096))
+    assert [(offset, key) for offset, key, _ in kept(log)] == [(1, "b"), (2, "a")]
+
+
+def test_damage_is_found_and_never_written_anew(log: Log, tmp_path: Path) -> None:
+    """Rule 5."""
+    put(log, ("a", "1" * 50), ("b", "1"))
+    put(log, ("a", "2"))
+    closed(log)
+    path = tmp_path / "t-0" / f"{0:020d}{LOG}"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(KafkaError) as refused:
+        compact(log)
+    assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert path.read_bytes() == data
+    assert not [name for name in os.listdir(log.path) if name.endswith(CLEANED)], "nothing is left behind"
+
+
+class TestFiles:
+    """What lies in the directory afterwards."""
+
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Log:
+        log = log_at(tmp_path, config=replace(COMPACTED, segment_bytes=1000, file_delete_delay_ms=0))
+        for number in range(40):
+            put(log, (f"k{number % 4}", "v" * 100), (f"own{number // 10}", "x"))
+        closed(log)
+        return log
+
+    def names(self, log: Log) -> list[str]:
+        return sorted(name for name in os.listdir(log.path) if LOG in name)
+
+    def test_small_segments_become_one(self, log: Log) -> None:
+        """Old files have their names for deletion; snapshots of segments that are gone go too."""
+        compact(log)
+        before = [name for name in self.names(log) if name.endswith(LOG)]
+        put(log, ("k0", "again"))
+        closed(log)
+        compact(log)
+        after = [name for name in self.names(log) if name.endswith(LOG)]
+        assert len(after) < len(before) / 2
+        assert not [name for name in os.listdir(log.path) if name.endswith((CLEANED, SWAP))]
+        bases = {int(name[:20]) for name in after}
+        snapshots = {int(name[:20]) for name in os.listdir(log.path) if name.endswith(".snapshot")}
+        assert snapshots <= bases
+
+    def test_every_record_is_found_by_offset_and_time(self, log: Log) -> None:
+        """The indexes of the new segments, now and after a clean restart."""
+        compact(log)
+
+        def look(log: Log) -> None:
+            found = kept(log)
+            for offset in range(log.log_end_offset):
+                info = log.read(offset, 1, Isolation.LOG_END)
+                assert info.size > 0
+                first = next(entry for entry in found if entry[0] >= offset)
+                data = log.read_records(offset, 1)
+                assert data
+                assert first in found
+            assert log.offset_for_timestamp(NOW_MS) is not None
+
+        look(log)
+        log.close()
+        look(log_at(Path(log.directory), config=log.config))
+
+    def test_an_index_built_anew_is_the_same(self, log: Log) -> None:
+        """What a recovery makes of a compacted segment is what the compaction wrote."""
+        compact(log)
+        before = {name: (Path(log.path) / name).read_bytes() for name in os.listdir(log.path) if "index" in name}
+        log.close()
+        again = log_at(Path(log.directory), config=log.config, is_clean=False)
+        assert kept(again)
+        again.close()
+        for name, data in before.items():
+            if not name.endswith(".deleted") and int(name[:20]) < again.log_end_offset - 1:
+                assert (Path(log.path) / name).read_bytes() == data
+
+    def test_what_an_earlier_compaction_left_is_removed_first(self, log: Log) -> None:
+        """Rule 8: it would make a crash take this one for incomplete."""
+        left = Path(log.path) / f"{0:020d}{LOG}{CLEANED}"
+        left.write_bytes(b"half")
+        disk = Disk()
+        steps = clean(disk, job_for(log))
+        next(steps)
+        assert not left.exists()
+        steps.close()
+
+    def test_the_new_file_is_as_old_as_what_it_replaces(self, log: Log) -> None:
+        """Retention of records without timestamps goes by the file's age."""
+        for name in self.names(log):
+            os.utime(Path(log.path) / name, (1_600_000_000, 1_600_000_000))
+        compact(log)
+        first = next(name for name in self.names(log) if name.endswith(LOG))
+        assert (Path(log.path) / first).stat().st_mtime == 1_600_000_000
+
+
+def test_without_the_new_files_the_old_ones_stay(log: Log) -> None:
+    """Replacement: somebody took the segment away between the two; the directory goes offline, nothing is lost."""
+    put(log, ("a", "1"))
+    put(log, ("a", "2"))
+    closed(log)
+    job = job_for(log)
+    before = sorted(name for name in os.listdir(log.path) if "." in name)
+    with pytest.raises(StorageError, match="it is gone"):
+        log.replace(job.segments, 10, NOW_MS, has_aborted=False)
+    assert sorted(name for name in os.listdir(log.path) if "." in name) == before
+
+
+Act = Callable[[Log], None]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [lambda log: log.truncate(3), lambda log: log.truncate_fully(2), lambda log: log.trim(20, NOW_MS)],
+    ids=["cut", "emptied", "trimmed"],
+)
+def test_what_was_made_of_segments_that_are_gone_is_refused(tmp_path: Path, act: Act) -> None:
+    """Log.replace looks whether all sources are still there."""
+    log = log_at(tmp_path, config=COMPACTED)
+    for _ in range(20):
+        put(log, ("a", "x" * 100), ("b", "y" * 100))
+    closed(log)
+    segments = log.open().segments()[:-1]
+    act(log)
+    assert not log.replace(segments, 10, NOW_MS, has_aborted=False)

@@ -1,0 +1,138 @@
+"""Topic settings: Kafka's names, defaults, precedence and sentences."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.config.log_config import LogConfig, check_topic_settings, effective_text, log_config, topic_default
+
+# What org.apache.kafka.storage.internals.log.LogConfig.validate of Kafka 4.3.1 says to each.
+REFUSALS = [
+    ({"retention.ms": "abc"}, "Invalid value abc for configuration retention.ms: Not a number of type LONG"),
+    ({"retention.ms": "-5"}, "Invalid value -5 for configuration retention.ms: Value must be at least -1"),
+    ({"retention.ms": ""}, "Invalid value  for configuration retention.ms: Not a number of type LONG"),
+    ({"retention.ms": "1_000"}, "Invalid value 1_000 for configuration retention.ms: Not a number of type LONG"),
+    (
+        {"compression.type": "foo"},
+        (
+            "Invalid value foo for configuration compression.type: "
+            "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer"
+        ),
+    ),
+    (
+        {"cleanup.policy": "foo"},
+        "Invalid value foo for configuration cleanup.policy: String must be one of: compact, delete",
+    ),
+    (
+        {"preallocate": "x"},
+        "Invalid value x for configuration preallocate: Expected value to be either true or false",
+    ),
+    ({"foo": "1"}, "Unknown topic config name: foo"),
+    ({"segment.bytes": "10"}, "Invalid value 10 for configuration segment.bytes: Value must be at least 1048576"),
+    (
+        {"segment.bytes": "99999999999"},
+        "Invalid value 99999999999 for configuration segment.bytes: Not a number of type INT",
+    ),
+    (
+        {"min.cleanable.dirty.ratio": "2"},
+        "Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
+    ),
+    (
+        {"compression.gzip.level": "0"},
+        "Invalid value 0 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to -1",
+    ),
+    (
+        {"leader.replication.throttled.replicas": "x"},
+        (
+            "Invalid value [x] for configuration leader.replication.throttled.replicas: "
+            "leader.replication.throttled.replicas must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        ),
+    ),
+    (
+        {"min.compaction.lag.ms": "100", "max.compaction.lag.ms": "10"},
+        "conflict topic config setting min.compaction.lag.ms (100) > max.compaction.lag.ms (10)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "sentence"), REFUSALS)
+def test_a_bad_value_is_refused_with_kafkas_sentence(settings: dict[str, str], sentence: str) -> None:
+    """Captured from Apache Kafka 4.3.1."""
+    with pytest.raises(ValueError) as refusal:
+        check_topic_settings(settings, {})
+    assert str(refusal.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cleanup.policy": "compact, delete"}, {"cleanup.policy": ""}, {"preallocate": "TRUE"}, {"retention.ms": " 5 "},
+        {"leader.replication.throttled.replicas": "*"}, {"leader.replication.throttled.replicas": "0:1,1:2"},
+        {"internal.segment.bytes": "10"}, {"retention.ms": "-1"},
+    ],
+)  # fmt: skip
+def test_what_kafka_takes_is_taken(settings: dict[str, str]) -> None:
+    """Captured from Apache Kafka 4.3.1."""
+    check_topic_settings(settings, {})
+
+
+def test_the_defaults_of_the_value_are_the_defaults_of_the_table() -> None:
+    """LogConfig() and an empty topic agree."""
+    assert log_config({}, {}) == LogConfig()
+
+
+def test_a_topics_own_value_wins_then_the_nearest_synonym_then_kafkas_default() -> None:
+    """log_config rule 1 and 2."""
+    broker = {"log.retention.hours": "2", "log.retention.minutes": "3"}
+    assert log_config({"retention.ms": "7"}, broker).retention_ms == 7
+    assert log_config({}, broker).retention_ms == 180_000
+    assert topic_default("retention.ms", {"log.retention.hours": "2"}) == ("7200000", "log.retention.hours")
+    assert topic_default("retention.ms", {}) == ("604800000", None)
+
+
+_HOUR, _MINUTE, _WEEK = 3_600_000, 60_000, 604_800_000
+
+
+@pytest.mark.parametrize(
+    ("topic", "ms", "minutes", "hours", "expected"),
+    [
+        (None, None, None, None, _WEEK),
+        (None, None, None, "2", 2 * _HOUR),
+        (None, None, "3", "2", 3 * _MINUTE),
+        (None, "4", "3", "2", 4),
+        ("5", "4", "3", "2", 5),
+        ("-1", "4", "3", "2", -1),
+        ("0", None, None, None, 0),
+        (None, "-1", "3", "2", -1),
+        (None, None, "-1", "2", -1),
+        (None, None, None, "-1", -1),
+        (None, None, None, "-7", -1),
+        (None, "-7", None, None, -1),
+        ("6", None, None, "-1", 6),
+    ],
+)
+def test_how_long_records_are_kept(
+    topic: str | None, ms: str | None, minutes: str | None, hours: str | None, expected: int
+) -> None:
+    """The topic's own value, then the broker's milliseconds, minutes, hours; negative is without limit."""
+    named = {"log.retention.ms": ms, "log.retention.minutes": minutes, "log.retention.hours": hours}
+    broker = {name: text for name, text in named.items() if text is not None}
+    assert log_config({} if topic is None else {"retention.ms": topic}, broker).retention_ms == expected
+
+
+@pytest.mark.parametrize(
+    ("topic", "broker", "expected"), [(None, None, -1), (None, "7", 7), ("8", "7", 8), ("-1", "7", -1)]
+)
+def test_how_much_is_kept(topic: str | None, broker: str | None, expected: int) -> None:
+    """The topic's own value, then the broker's; -1 is without limit."""
+    own = {} if topic is None else {"retention.bytes": topic}
+    given = {} if broker is None else {"log.retention.bytes": broker}
+    assert log_config(own, given).retention_bytes == expected
+
+
+def test_effective_text_is_spelled_as_kafka_spells_it() -> None:
+    """DescribeConfigs shows parsed and printed values, not what was typed."""
+    assert effective_text("preallocate", {"preallocate": "TRUE"}, {}) == "true"
+    assert effective_text("cleanup.policy", {"cleanup.policy": "compact, delete"}, {}) == "compact,delete"
+    assert effective_text("min.cleanable.dirty.ratio", {"min.cleanable.dirty.ratio": "1"}, {}) == "1.0"

@@ -1,0 +1,84 @@
+"""What a log manager makes of damaged files, and of logs that cannot be opened at this moment (storage/directories/log_manager.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode, KafkaError
+from storage.directories.log_directory import CLEAN_SHUTDOWN
+from storage.io.checkpoint_file import FIRST_DIRTY, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
+from storage.io.disk import Disk
+from storage.io.would_block import WouldBlock
+from tests.support.logs import NOW_MS, append
+from tests.unit.storage.directories.test_log_manager import created, started, write_checkpoints
+
+
+@pytest.mark.parametrize("name", [RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_checkpoint_that_nobody_can_understand_is_done_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, is_clean: bool
+) -> None:
+    """Said in a sentence, and written anew; what it told is found out or assumed at its safest."""
+    manager = started(tmp_path)
+    for value in "abc":
+        append(created(manager), value)
+    manager.shutdown()
+    if not is_clean:
+        (tmp_path / CLEAN_SHUTDOWN).unlink()
+    (tmp_path / name).write_bytes(b"0\n1\nt 0 \xff\n")
+    again = started(tmp_path)
+    assert [name in record.getMessage() for record in caplog.records] == [True]
+    log = created(again)
+    assert append(log, "d") == 3
+    log.high_watermark = 4
+    write_checkpoints(again)
+    again.shutdown()
+    assert read_offsets(Disk(), f"{tmp_path}/{RECOVERY_POINTS}") == {("t", 0): 4}
+
+
+@pytest.mark.parametrize("text", ["version: 1\ntopic_id: uLkEB2t9R42XWGd6Vkop6A", "version: 0\ntopic_id: " + "?" * 22])
+def test_a_log_whose_topic_id_is_damaged_is_that_of_the_topic_of_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    """It is said, the id is written anew, and the directory stays in service."""
+    manager = started(tmp_path)
+    append(created(manager), "a")
+    manager.shutdown()
+    metadata = tmp_path / "t-0" / "partition.metadata"
+    before = metadata.read_bytes()
+    metadata.write_text(text)
+    assert append(created(started(tmp_path)), "b") == 1
+    assert "partition.metadata" in caplog.text
+    assert metadata.read_bytes() == before
+
+
+def test_retention_passes_over_a_log_that_a_thread_is_opening(tmp_path: Path) -> None:
+    """Its turn comes again; nobody may open it twice."""
+    manager = started(tmp_path)
+    append(created(manager), "a")
+    manager.shutdown()
+    manager = started(tmp_path)
+    log = created(manager)
+    with pytest.raises(WouldBlock) as opening:
+        log.open(may_block=False)
+    assert list(manager.retain(NOW_MS)) == []
+    opening.value.run()
+    opening.value.finish()
+    assert list(manager.retain(NOW_MS)) == [log]
+
+
+def test_retention_goes_on_behind_a_log_that_cannot_be_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody is told; the other logs of the directory are in service."""
+    manager = started(tmp_path)
+    logs = [created(manager, partition=partition) for partition in range(2)]
+
+    def refuse(wall_ms: int) -> None:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no log at {wall_ms}")
+
+    monkeypatch.setattr(type(logs[0]), "retain", lambda _, wall_ms: refuse(wall_ms))
+    assert list(manager.retain(NOW_MS)) == logs
+    assert f"t-1 is not looked after: no log at {NOW_MS}" in caplog.text

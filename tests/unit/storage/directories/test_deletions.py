@@ -1,0 +1,68 @@
+"""When files and directories that are out of use are removed (storage/directories/log_manager.py, rule 5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.io.deferred_file_ops import Change
+from tests.support.logs import NOW_MS, append
+from tests.unit.storage.directories.test_log_manager import BIG, created, started
+
+
+def test_files_of_trimmed_segments_are_removed_later(tmp_path: Path) -> None:
+    """Rule 5, for segments."""
+    manager = started(tmp_path)
+    log = created(manager)
+    for _ in range(6):
+        append(log, BIG)
+    log.high_watermark = 6
+    log.trim(4, NOW_MS)
+    doomed = list((tmp_path / "t-0").glob("*.deleted"))
+    assert doomed
+    assert not manager.deletions(NOW_MS + 999)
+    ((_, work),) = manager.deletions(NOW_MS + 1000)
+    work()
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+    assert not manager.deletions(NOW_MS * 2)
+
+
+def test_files_go_as_soon_as_they_have_their_name_for_deletion(tmp_path: Path) -> None:
+    """Whatever is still to be changed: on a full disk that waits for the room which deletions make."""
+    manager = started(tmp_path)
+    log = created(manager)
+    for _ in range(6):
+        append(log, BIG)
+    log.high_watermark = 6
+    log.trim(3, NOW_MS)
+    held: list[Change] = []
+    manager.later = lambda _, change: held.append(change)
+    log.trim(5, NOW_MS)
+    doomed = list((tmp_path / "t-0").glob("*.deleted"))
+    for _, work in manager.deletions(NOW_MS + 1000):
+        work()
+    assert doomed
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+    assert not manager.deletions(NOW_MS + 1000)
+    for change in held:
+        change()
+    assert list((tmp_path / "t-0").glob("*.deleted"))
+    for _, work in manager.deletions(NOW_MS + 1000):
+        work()
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+    assert log.doomed == []
+
+
+def test_a_directory_that_is_renamed_late_is_removed_later(tmp_path: Path) -> None:
+    """Rule 5: names may wait for a disk that is full."""
+    manager = started(tmp_path)
+    held: list[Change] = []
+    log = created(manager)
+    manager.name_later = lambda _, change: held.append(change)
+    manager.delete(log)
+    assert not manager.deletions(NOW_MS)
+    assert not manager.deletions(NOW_MS + 10**6)
+    for change in held:
+        change()
+    for _, work in manager.deletions(NOW_MS + 10**6):
+        work()
+    assert not list(tmp_path.glob("t-0*"))

@@ -1,0 +1,169 @@
+"""Guards rule 3 of storage/directories/log_manager.py, rule 2 of storage/directories/log_directory.py: log directories that fail, or are not there."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode, KafkaError
+from storage.directories.future_replica import COMPLETE, FUTURE
+from storage.directories.log_directory import CLEAN_SHUTDOWN
+from storage.io.checkpoint_file import PARTITION_METADATA
+from storage.io.disk import StorageError
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.logs import SMALL, TOPIC_ID, append, values_of
+from tests.unit.storage.directories.test_log_manager import OTHER, created, started, write_checkpoints
+
+
+def test_a_directory_goes_offline_alone(tmp_path: Path) -> None:
+    """Rule 3."""
+    disk = FaultyDisk()
+    manager = started(tmp_path / "a", tmp_path / "b", disk=disk)
+    lost, kept = (created(manager, partition=n, directory=f"{tmp_path}/{name}") for n, name in enumerate("ab"))
+    append(lost, "x")
+    append(kept, "y")
+    disk.room = 0
+    with pytest.raises(StorageError) as caught:
+        append(lost, "z")
+    disk.room = None
+    assert manager.go_offline(lost.directory, caught.value) == [lost]
+    assert manager.go_offline(lost.directory, caught.value) == []
+    with pytest.raises(KafkaError) as refused:
+        append(lost, "z")
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert set(manager.logs) == {("t", 1)}
+    assert append(kept, "z") == 1
+    with pytest.raises(StorageError, match=f"Cannot find the log of t-0: {tmp_path}/a is offline."):
+        created(manager, partition=0)
+    created(manager, partition=2)
+    before = sorted(path.name for path in (tmp_path / "a").iterdir())
+    write_checkpoints(manager)
+    manager.shutdown()
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == before
+    assert (tmp_path / "b" / CLEAN_SHUTDOWN).exists()
+    assert manager.previous_broker_epoch == -1
+
+
+def test_while_a_directory_could_not_be_read_nothing_is_made_elsewhere(tmp_path: Path) -> None:
+    """Rule 3: the partition may lie there, with acknowledged records."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "recovery-point-offset-checkpoint").mkdir()
+    manager = started(tmp_path / "a", tmp_path / "b")
+    assert list(manager.offline) == [f"{tmp_path}/a"]
+    with pytest.raises(StorageError, match="offline"):
+        created(manager, is_new=False)
+    created(manager, is_new=False, directory=f"{tmp_path}/b")
+
+
+def test_what_is_new_is_made_where_the_disks_are_in_order(tmp_path: Path) -> None:
+    """Also a topic that has the name of one that is gone with its directory."""
+    failed = StorageError("read", f"{tmp_path}/b", OSError(errno.EIO, "failed"))
+    manager = started(tmp_path / "a", failed={f"{tmp_path}/b": failed})
+    assert created(manager).directory == f"{tmp_path}/a"
+    again = started(tmp_path / "c", tmp_path / "d")
+    lost = created(again, directory=f"{tmp_path}/c")
+    again.go_offline(lost.directory, failed)
+    with pytest.raises(StorageError, match="offline"):
+        created(again)
+    assert again.get_or_create("t", 0, OTHER, SMALL).directory == f"{tmp_path}/d"
+
+
+def test_nothing_is_made_in_the_place_of_a_directory_that_is_not_here(tmp_path: Path) -> None:
+    """Rule 3: the metadata name it, and an empty disk stands where it stood."""
+    manager = started(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(StorageError, match="Cannot find the log of t-0: its log directory is not here"):
+        created(manager, is_new=False, lies_in=b"?" * 16)
+    second = manager.directories[f"{tmp_path}/b"]
+    assert created(manager, is_new=False, lies_in=second.directory_id).directory == second.path
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_directory_comes_back_beside_a_log_that_cannot_say_whose_it_is(tmp_path: Path, names: str) -> None:
+    """It had been made anew and was not flushed before the power was lost: the other is of a topic that is gone, for sure."""
+    for name, topic_id in (("a", OTHER), ("b", TOPIC_ID)):
+        manager = started(tmp_path / name)
+        append(manager.get_or_create("t", 0, topic_id, SMALL), name)
+        manager.shutdown()
+    (tmp_path / "b" / "t-0" / PARTITION_METADATA).write_bytes(b"")
+    manager = started(*(tmp_path / name for name in names), topic_id=TOPIC_ID)
+    assert not manager.offline
+    assert values_of(manager.get_or_create("t", 0, TOPIC_ID, SMALL)) == [(0, "b")]
+    assert [stray.directory for stray in manager.strays] == [f"{tmp_path}/a"]
+
+
+def complete_copy(directory: Path) -> Path:
+    """A copy without its log, which a crash has left."""
+    copy = directory / f"t-0.{'0' * 32}{FUTURE}"
+    copy.mkdir(parents=True)
+    (copy / COMPLETE).touch()
+    return copy
+
+
+def test_a_move_is_not_finished_while_a_directory_is_not_here(tmp_path: Path) -> None:
+    """The log may lie there: it and its copy would both be logs when it comes back."""
+    copy = complete_copy(tmp_path / "a")
+    failed = StorageError("read", f"{tmp_path}/b", OSError(errno.EIO, "failed"))
+    manager = started(tmp_path / "a", failed={f"{tmp_path}/b": failed})
+    assert copy.exists()
+    assert manager.logs == {}
+
+
+def test_a_move_that_cannot_be_finished_takes_its_directory_offline_alone(tmp_path: Path) -> None:
+    """Rule 3."""
+    copy = complete_copy(tmp_path / "a")
+    disk = FaultyDisk()
+    fail = StorageError("rename", str(copy), OSError(errno.EIO, "failed"))
+
+    def rename(*_: str) -> None:
+        raise fail
+
+    disk.rename = rename  # type: ignore[method-assign]
+    manager = started(tmp_path / "a", tmp_path / "b", disk=disk)
+    assert manager.offline == {f"{tmp_path}/a": fail}
+
+
+def test_another_directory_of_the_same_name_is_not_written_to(tmp_path: Path) -> None:
+    """Its disk was unmounted, or somebody put another one there."""
+    manager = started(tmp_path / "a", tmp_path / "b")
+    append(created(manager), "x")
+    (tmp_path / "a").rename(tmp_path / "away")
+    (tmp_path / "a").mkdir()
+    with pytest.raises(StorageError, match="another directory lies there by now"):
+        write_checkpoints(manager)
+    with pytest.raises(StorageError, match="another directory lies there by now"):
+        created(manager, partition=1, directory=f"{tmp_path}/a")
+    outcomes = []
+    for path, work in manager.watch():
+        try:
+            work()
+        except StorageError:
+            outcomes.append(path)
+    assert outcomes == [f"{tmp_path}/a"]
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_a_directory_comes_back_with_a_log_whose_name_another_topic_has_by_now(tmp_path: Path) -> None:
+    """Apache Kafka sets it aside too; it is in nobody's way until then."""
+    for name, topic_id in (("a", TOPIC_ID), ("b", OTHER)):
+        manager = started(tmp_path / name)
+        append(manager.get_or_create("t", 0, topic_id, SMALL), name)
+        manager.shutdown()
+    for current in (TOPIC_ID, OTHER):
+        manager = started(tmp_path / "a", tmp_path / "b", topic_id=current)
+        log = manager.get_or_create("t", 0, current, SMALL)
+        assert values_of(log) == [(0, "a" if current == TOPIC_ID else "b")]
+        (stray,) = manager.strays
+        assert stray is not log
+        manager.shutdown()
+    manager.set_aside(stray)
+    assert manager.logs == {("t", 0): log}
+    assert any(path.name.endswith("-stray") for path in (tmp_path / "a").iterdir())
+
+
+def test_without_any_directory_the_start_fails(tmp_path: Path) -> None:
+    """With the reason."""
+    (tmp_path / "recovery-point-offset-checkpoint").mkdir()
+    with pytest.raises(StorageError, match="recovery-point-offset-checkpoint"):
+        started(tmp_path)

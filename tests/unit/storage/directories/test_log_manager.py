@@ -1,0 +1,549 @@
+"""All logs of a broker (storage/directories/log_manager.py, partition_directory.py)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import storage.directories.log_manager
+from protocol.primitives import uuid_text
+from storage.config.log_config import LogConfig
+from storage.directories.directory_locks import lock_directories
+from storage.directories.log_directory import CLEAN_SHUTDOWN
+from storage.directories.log_manager import LogManager
+from storage.directories.partition_directory import aside_name, partition_of
+from storage.io.checkpoint_file import FIRST_DIRTY, read_offsets
+from storage.io.disk import Disk, StorageError
+from storage.log.log import Log
+from tests.support.crashing_disk import CrashingDisk
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, Idempotent, append, values_of
+
+ID, OTHER = bytes(range(1, 17)), bytes(range(2, 18))
+BIG = "x" * 300
+
+
+def started(
+    *directories: Path,
+    disk: Disk | None = None,
+    config: LogConfig = SMALL,
+    failed: dict[str, StorageError] | None = None,
+    topic_id: bytes | None = None,
+) -> LogManager:
+    """A manager that has loaded and recovered."""
+    for directory in directories:
+        directory.mkdir(exist_ok=True)
+    manager = LogManager(
+        disk or Disk(),
+        {str(path): bytes([number] * 16) for number, path in enumerate(directories)},
+        config,
+        random_bytes=Random(1).randbytes,
+        failed=failed or {},
+    )
+    manager.load(lambda _: topic_id)
+    for _ in manager.recover():
+        pass
+    return manager
+
+
+def created(manager: LogManager, topic: str = "t", partition: int = 0, **options: object) -> Log:
+    return manager.get_or_create(topic, partition, TOPIC_ID, SMALL, **options)  # type: ignore[arg-type]
+
+
+def flush(log: Log) -> None:
+    log.sync_work()()
+    log.flushed(log.log_end_offset)
+
+
+def write_checkpoints(manager: LogManager) -> list[str]:
+    """Write what has changed; in which directories."""
+    works = manager.checkpoint()
+    for _, work in works:
+        work()
+    return [path for path, _ in works]
+
+
+def damage(log: Path) -> None:
+    """Break the last batch of a log file."""
+    data = bytearray(log.read_bytes())
+    data[-5] ^= 0xFF
+    log.write_bytes(data)
+
+
+# ---- making and finding ----------------------------------------------------------------------------------
+
+
+def test_a_new_partition_has_a_directory_and_its_topics_id(tmp_path: Path) -> None:
+    """FORMAT; no sync, so that many cost little, until records are flushed (partition_directory.py rule 1)."""
+    disk = FaultyDisk()
+    manager = started(tmp_path, disk=disk)
+    log = created(manager)
+    assert (tmp_path / "t-0" / "partition.metadata").read_text() == f"version: 0\ntopic_id: {uuid_text(TOPIC_ID)}"
+    assert [path.name for path in (tmp_path / "t-0").iterdir()] == ["partition.metadata"]
+    assert manager.get("t", 0) is log is created(manager)
+    assert manager.get("t", 1) is None
+    assert disk.syncs == []
+    append(log, "a")
+    log.sync_work()()
+    assert f"{tmp_path}/t-0/partition.metadata" in disk.syncs
+
+
+def test_the_emptiest_directory_gets_the_partition(tmp_path: Path) -> None:
+    """As Kafka: the one with the fewest; or the one that is named."""
+    manager = started(tmp_path / "a", tmp_path / "b")
+    for partition in range(5):
+        created(manager, partition=partition, directory=f"{tmp_path}/a" if partition < 2 else None)
+    assert sorted(path.name for path in (tmp_path / "a").glob("t-*")) == ["t-0", "t-1", "t-4"]
+    assert sorted(path.name for path in (tmp_path / "b").glob("t-*")) == ["t-2", "t-3"]
+    with pytest.raises(StorageError, match="none of this broker's"):
+        created(manager, partition=9, directory="/elsewhere")
+
+
+def test_names_that_are_no_partitions_are_left_alone(tmp_path: Path) -> None:
+    """partition_directory.py."""
+    for name in ("lost+found", "__cluster_metadata-0", "t-0.ab-stray", "t-0.ab-future", "-3", "t-", "t-x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "meta.properties").write_text("")
+    (tmp_path / "a-b-12").mkdir()
+    assert set(started(tmp_path).logs) == {("a-b", 12)}
+    assert (tmp_path / "t-0.ab-stray").exists()
+
+
+def test_names_are_taken_apart_at_the_last_dash() -> None:
+    """partition_directory.py FORMAT; a directory taken aside has Kafka's kind of name, at most 255 characters."""
+    assert partition_of("a-b.c_d-7") == ("a-b.c_d", 7)
+    assert partition_of("a-7-delete") is None
+    name = aside_name("t" * 249, 12, bytes(range(16)), "-delete")
+    assert len(name) == 255
+    assert name.endswith("-12.000102030405060708090a0b0c0d0e0f-delete")
+    assert aside_name("t", 0, ID, "-stray") == f"t-0.{ID.hex()}-stray"
+
+
+def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
+    """One of them is old, and nobody knows which."""
+    for name in ("a", "b"):
+        (tmp_path / name / "t-0").mkdir(parents=True)
+    manager = LogManager(Disk(), {f"{tmp_path}/{n}": ID for n in "ab"}, SMALL, random_bytes=os.urandom)
+    manager.load()
+    ((directory, error),) = manager.offline.items()
+    assert str(error) == f"Cannot use {directory}: t-0 lies in {tmp_path}/a too; remove one of them."
+
+
+def test_a_directory_of_another_topic_id_is_set_aside(tmp_path: Path) -> None:
+    """Rule 4: the topic was deleted and made anew while this broker was away."""
+    manager = started(tmp_path)
+    append(created(manager), "old")
+    manager.shutdown()
+    manager = started(tmp_path)
+    log = manager.get_or_create("t", 0, OTHER, SMALL)
+    assert log.log_end_offset == 0
+    (stray,) = tmp_path.glob("t-0.*-stray")
+    assert (stray / f"{0:020d}.log").stat().st_size > 0
+    assert log.topic_id == OTHER
+
+
+def test_a_directory_without_topic_id_gets_one(tmp_path: Path) -> None:
+    """The power was lost over it: the log is kept."""
+    manager = started(tmp_path)
+    append(created(manager), "old")
+    manager.shutdown()
+    (tmp_path / "t-0" / "partition.metadata").write_bytes(b"")
+    log = created(started(tmp_path))
+    assert values_of(log) == [(0, "old")]
+    assert started(tmp_path).logs["t", 0].topic_id == TOPIC_ID
+
+
+# ---- locks -----------------------------------------------------------------------------------------------
+
+
+def test_a_directory_serves_one_process(tmp_path: Path) -> None:
+    """All locks or none; a second process gets a sentence, and the first may go on."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    locks = lock_directories(Disk(), [f"{tmp_path}/a"])
+    script = (
+        "from storage.io.disk import Disk, StorageError\nfrom storage.directories.directory_locks import lock_directories\nimport sys\n"
+        "try:\n  lock_directories(Disk(), sys.argv[1:])\nexcept StorageError as error:\n  sys.exit(str(error))"
+    )
+
+    def second(*names: str) -> str:
+        command = [sys.executable, "-c", script, *(f"{tmp_path}/{name}" for name in names)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
+
+    assert second("b", "a") == f"Cannot lock {tmp_path}/a/.lock: another process holds it."
+    with pytest.raises(StorageError):
+        lock_directories(Disk(), [f"{tmp_path}/b", f"{tmp_path}/a"])
+    assert second("b") == "", "what was taken on the way was let go"
+    manager = LogManager(Disk(), {f"{tmp_path}/a": ID}, SMALL, random_bytes=os.urandom, locks=locks)
+    manager.load()
+    manager.shutdown()
+    assert second("a") == ""
+
+
+# ---- clean and unclean -----------------------------------------------------------------------------------
+
+
+def test_after_a_clean_shutdown_nothing_is_opened(tmp_path: Path) -> None:
+    """Rule 1 (seeds.md R4), design D11: checkpoints tell what there is to know."""
+    manager = started(tmp_path)
+    for partition in range(9):
+        log = created(manager, partition=partition)
+        append(log, "a", "b")
+        log.high_watermark = 2
+    manager.shutdown(broker_epoch=14)
+    assert (tmp_path / CLEAN_SHUTDOWN).read_text() == '{"version":0,"brokerEpoch":14}'
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text().startswith("0\n9\nt 0 2\nt 1 2\n")
+    disk = FaultyDisk()
+    manager = started(tmp_path, disk=disk)
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+    assert manager.previous_broker_epoch == 14
+    assert (disk.open_files, disk.reads) == (0, [])
+    assert [log.checkpoint for log in manager.logs.values()] == [(2, 0, 2, -1)] * 9
+    assert not any(log.needs_recovery or log.is_open for log in manager.logs.values())
+    assert values_of(manager.logs["t", 3]) == [(0, "a"), (1, "b")]
+
+
+def test_the_marker_is_gone_for_good_before_the_start_goes_on(tmp_path: Path) -> None:
+    """Rule 1: or it would vouch, after a loss of power, for what comes now."""
+    started(tmp_path).shutdown()
+
+    class Watching(Disk):
+        synced: list[tuple[str, bool]]
+
+        def sync_dir(self, path: str) -> None:
+            self.synced.append((path, self.exists(f"{path}/{CLEAN_SHUTDOWN}")))
+            super().sync_dir(path)
+
+    disk = Watching()
+    disk.synced = []
+    started(tmp_path, disk=disk)
+    assert disk.synced == [(str(tmp_path), False)]
+
+
+def test_without_the_marker_everything_is_recovered(tmp_path: Path) -> None:
+    """Rule 2 (seeds.md R4): on first use, when there is little to read; a torn end is cut off."""
+    manager = started(tmp_path)
+    for value in "abc":
+        append(created(manager), value)
+    damage(tmp_path / "t-0" / f"{0:020d}.log")
+    manager = started(tmp_path)
+    assert manager.previous_broker_epoch == -1
+    log = manager.logs["t", 0]
+    assert (log.needs_recovery, log.is_open) == (True, False)
+    assert values_of(log) == [(0, "a"), (1, "b")]
+    assert not log.needs_recovery
+
+
+def test_what_takes_long_is_recovered_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 2: one log a step; what lies before the recovery point's segment counts for nothing."""
+    monkeypatch.setattr(storage.directories.log_manager, "LAZY_RECOVERY_BYTES", 1500)
+    manager = started(tmp_path)
+    for partition, count in enumerate((2, 5, 9)):
+        for _ in range(count):
+            append(created(manager, partition=partition), BIG)
+    flush(manager.logs["t", 2])
+    write_checkpoints(manager)
+    manager = LogManager(Disk(), {str(tmp_path): ID}, SMALL, random_bytes=os.urandom)
+    manager.load()
+    assert [log.name for log in manager.recover()] == ["t-1"]
+    assert [log.is_open for _, log in sorted(manager.logs.items())] == [False, True, False]
+
+
+@pytest.mark.parametrize(("limit", "is_clean"), [(5, True), (0, False)])
+def test_a_shutdown_recovers_what_nobody_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, is_clean: bool
+) -> None:
+    """Rule 2: or says that it did not."""
+    monkeypatch.setattr(storage.directories.log_manager, "RECOVERED_AT_SHUTDOWN", limit)
+    append(created(started(tmp_path)), "a", "b")
+    manager = started(tmp_path)
+    manager.shutdown()
+    assert (tmp_path / CLEAN_SHUTDOWN).exists() == is_clean
+    manager = started(tmp_path)
+    assert manager.logs["t", 0].needs_recovery != is_clean
+    assert values_of(manager.logs["t", 0]) == [(0, "a"), (1, "b")]
+
+
+def test_a_marker_that_cannot_be_read_is_one_nevertheless(tmp_path: Path) -> None:
+    """Rule 1: Kafka before 3.7 left an empty file."""
+    (tmp_path / CLEAN_SHUTDOWN).write_bytes(b"")
+    (tmp_path / "t-0").mkdir()
+    manager = started(tmp_path)
+    assert manager.previous_broker_epoch == -1
+    assert not manager.logs["t", 0].needs_recovery
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_clean_shutdown_survives_a_loss_of_power(tmp_path: Path, count: int) -> None:
+    """Rule 1: every file was synced, one by one or all at once, before the marker."""
+    disk = CrashingDisk()
+    manager = started(tmp_path, disk=disk)
+    for partition in range(count):
+        for number in range(5):
+            append(created(manager, partition=partition), BIG, str(number), epoch=number)
+    manager.shutdown()
+    disk.crash(Random(1))
+    manager = started(tmp_path, disk=Disk())
+    for log in manager.logs.values():
+        assert not log.needs_recovery
+        assert [value for _, value in values_of(log)][1::2] == list("01234")
+        assert [log.epoch_of(2 * number) for number in range(5)] == list(range(5))
+        assert log.flushed_end_offset == 10
+    assert len(manager.logs) == count
+
+
+def test_a_shutdown_that_fails_leaves_no_marker(tmp_path: Path) -> None:
+    """Rule 1."""
+    disk = FaultyDisk()
+    manager = started(tmp_path, disk=disk)
+    append(created(manager), "a")
+    disk.fail_syncs = errno.EIO
+    manager.shutdown()
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+    assert str(tmp_path) in manager.offline
+
+
+# ---- taking away -----------------------------------------------------------------------------------------
+
+
+def test_deleting_renames_at_once_and_removes_later(tmp_path: Path) -> None:
+    """Rule 5: the broker's delay, and not the topic's, after it was first looked at; the name is free at once."""
+    manager = started(tmp_path)
+    log = manager.get_or_create("t", 0, TOPIC_ID, replace(SMALL, file_delete_delay_ms=0))
+    append(log, "old")
+    manager.delete(log)
+    assert manager.get("t", 0) is None
+    (dying,) = tmp_path.glob("t-0.*-delete")
+    assert not manager.deletions(NOW_MS)
+    assert append(created(manager), "new") == 0
+    assert not manager.deletions(NOW_MS + 999)
+    ((_, work),) = manager.deletions(NOW_MS + 1000)
+    assert dying.exists()
+    work()
+    assert not dying.exists()
+    assert not manager.deletions(NOW_MS * 2)
+
+
+def test_a_shorter_delay_counts_for_what_was_deleted_before(tmp_path: Path) -> None:
+    """Rule 5: the delay is a setting that may change."""
+    manager = started(tmp_path)
+    manager.delete(created(manager))
+    assert not manager.deletions(NOW_MS)
+    manager.deletion_delay_ms = 5
+    assert not manager.deletions(NOW_MS + 4)
+    assert manager.deletions(NOW_MS + 5)
+
+
+def test_what_was_dying_at_the_last_stop_goes_at_the_start(tmp_path: Path) -> None:
+    """Rule 5."""
+    manager = started(tmp_path)
+    log = created(manager)
+    append(log, "old")
+    manager.delete(log)
+    manager = started(tmp_path)
+    assert manager.logs == {}
+    ((_, work),) = manager.deletions(NOW_MS)
+    work()
+    assert not list(tmp_path.glob("t-0*"))
+
+
+# ---- from time to time -----------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_written_when_they_have_changed(tmp_path: Path) -> None:
+    """Rule 6 (seeds.md R4): closed work; an idle broker writes nothing."""
+    manager = started(tmp_path)
+    log = created(manager)
+    for _ in range(6):
+        append(log, BIG)
+    flush(log)
+    append(log, BIG)
+    log.high_watermark = 7
+    log.trim(3, NOW_MS)
+    assert write_checkpoints(manager) == [str(tmp_path)]
+    names = ("recovery-point", "log-start", "replication")
+    contents = [(tmp_path / f"{name}-offset-checkpoint").read_text() for name in names]
+    # Flushed to 6, but the segment that ends there was finished after that: its index is not durable.
+    assert contents == ["0\n1\nt 0 4\n", "0\n1\nt 0 3\n", "0\n1\nt 0 7\n"]
+    assert write_checkpoints(manager) == []
+    (tmp_path / "log-start-offset-checkpoint").unlink()
+    append(log, "more")
+    log.high_watermark = 8
+    assert write_checkpoints(manager) == [str(tmp_path)]
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nt 0 8\n"
+    assert not (tmp_path / "log-start-offset-checkpoint").exists(), "which has not changed"
+
+
+def test_a_directory_is_not_written_to_twice_at_once(tmp_path: Path) -> None:
+    """A slow disk: the work of the last turn is still waiting in its thread."""
+    manager = started(tmp_path)
+    log = created(manager)
+    append(log, "a")
+    log.high_watermark = 1
+    ((_, slow),) = manager.checkpoint()
+    append(log, "b")
+    log.high_watermark = 2
+    assert manager.checkpoint() == []
+    slow()
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
+    assert write_checkpoints(manager) == [str(tmp_path)]
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
+
+
+def test_a_truncation_writes_the_recovery_points(tmp_path: Path) -> None:
+    """What is appended in the place of what was cut is not vouched for by an old recovery point."""
+    manager = started(tmp_path)
+    log = created(manager)
+    for _ in range(6):
+        append(log, BIG)
+    flush(log)
+    write_checkpoints(manager)
+    assert manager.truncate(log, 2)
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
+    assert not manager.truncate(log, 2)
+    manager.truncate_fully(log, 1)  # which lies in the segment that begins at 0
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 0\n"
+
+
+def test_a_truncation_while_checkpoints_are_to_be_written_is_not_undone_by_them(tmp_path: Path) -> None:
+    """What they were to write there is older."""
+    manager = started(tmp_path)
+    log = created(manager)
+    for _ in range(6):
+        append(log, BIG)
+    flush(log)
+    ((_, slow),) = manager.checkpoint()
+    manager.truncate(log, 2)
+    before = (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    slow()
+    assert before == (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
+
+
+def test_flushes_are_due_by_the_settings_of_each_log(tmp_path: Path) -> None:
+    """`flush.ms`; a log that is not open has nothing to flush."""
+    manager = started(tmp_path)
+    soon = manager.get_or_create("soon", 0, ID, replace(SMALL, flush_ms=100))
+    created(manager, "never")
+    assert manager.flush_due(NOW_MS * 2) == []
+    for log in manager.logs.values():
+        append(log, "a")
+    assert manager.flush_due(NOW_MS + 99) == []
+    assert manager.flush_due(NOW_MS + 100) == [soon]
+    flush(soon)
+    assert manager.flush_due(NOW_MS * 2) == []
+
+
+def test_retention_opens_what_may_have_expired_and_closes_it_again(tmp_path: Path) -> None:
+    """Rule 6: one log a step; next time only those are opened whose oldest segment may have expired."""
+    config = replace(SMALL, retention_ms=1000)
+    manager = started(tmp_path, config=config)
+    for partition in range(3):
+        log = manager.get_or_create("t", partition, TOPIC_ID, config)
+        for number in range(4):
+            append(log, BIG, timestamp_ms=NOW_MS + partition * 5000 + number)
+        log.high_watermark = 4
+    manager.shutdown()
+    disk = FaultyDisk()
+    manager = started(tmp_path, disk=disk, config=config)
+    assert sorted(log.name for log in manager.retain(NOW_MS + 1500)) == ["t-0", "t-1", "t-2"]
+    starts = {log.partition: log.checkpoint.log_start_offset for log in manager.logs.values()}
+    assert starts == {0: 4, 1: 0, 2: 0}
+    assert not any(log.is_open for log in manager.logs.values())
+    disk.forget_history()
+    assert list(manager.retain(NOW_MS + 1600)) == []
+    assert disk.reads == []
+    assert [log.name for log in manager.retain(NOW_MS + 6500)] == ["t-1"]
+    assert manager.logs["t", 1].log_start_offset == 4
+
+
+def test_a_disk_that_fails_during_retention_goes_offline(tmp_path: Path) -> None:
+    """Rule 3."""
+    disk = FaultyDisk()
+    manager = started(tmp_path, disk=disk)
+    append(created(manager), BIG)
+    manager.shutdown()
+    manager = started(tmp_path, disk=disk)
+    disk.fail_reads = errno.EIO
+    list(manager.retain(NOW_MS))
+    assert list(manager.offline) == [str(tmp_path)]
+
+
+def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
+    """producers.py rule 7, in the logs that are open."""
+    manager = started(tmp_path)
+    log = created(manager)
+    append(log, "a", producer=Idempotent(5, 0, 0))
+    manager.expire_producers(NOW_MS + 1000)
+    assert list(log.producers.producers) == [5]
+    manager.expire_producers(NOW_MS + 86_400_001)
+    assert not log.producers.producers
+
+
+def test_descriptors_do_not_grow_with_the_partitions(tmp_path: Path) -> None:
+    """design D11."""
+    disk = FaultyDisk()
+    manager = started(tmp_path, disk=disk)
+    for partition in range(20):
+        append(created(manager, partition=partition), "a")
+    for _ in range(3):
+        list(manager.open_files.close_idle())
+    assert disk.open_files == 0
+    assert append(manager.logs["t", 3], "b") == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_power_cuts_at_any_time_lose_nothing_that_was_flushed(tmp_path: Path, seed: int) -> None:
+    """The promise, over several partitions, checkpoints and restarts."""
+    dice = Random(seed)
+    disk = CrashingDisk()
+    flushed: dict[tuple[str, int], int] = {}
+    wanted: dict[tuple[str, int], list[str]] = {}
+    for life in range(4):
+        manager = started(tmp_path, disk=disk)
+        for key, log in manager.logs.items():
+            found = [value for _, value in values_of(log)]
+            assert len(found) >= flushed.get(key, 0), f"seed {seed}, life {life}, {key}"
+            assert found == wanted[key][: len(found)], f"seed {seed}, life {life}, {key}"
+            wanted[key] = found
+        for number in range(dice.randint(5, 40)):
+            partition = dice.randrange(3)
+            log = created(manager, partition=partition)
+            key = log.topic, partition
+            value = f"{life}.{number}." + "x" * dice.randrange(300)
+            append(log, value, epoch=life)
+            wanted.setdefault(key, []).append(value)
+            if dice.random() < 0.1:
+                flush(log)
+                flushed[key] = log.log_end_offset
+            if dice.random() < 0.1:
+                write_checkpoints(manager)
+        if dice.random() < 0.3:
+            manager.shutdown()
+            flushed.update(offsets_of_closed(manager))
+        disk.crash(dice)
+
+
+def offsets_of_closed(manager: LogManager) -> Mapping[tuple[str, int], int]:
+    return {key: log.checkpoint.recovery_point for key, log in manager.logs.items()}
+
+
+def test_a_log_that_is_cut_goes_back_to_where_compaction_begins_anew(tmp_path: Path) -> None:
+    """Kafka's maybeTruncateCheckpoint: at once, as the recovery points are."""
+    manager = started(tmp_path)
+    log = created(manager, "t", 0)
+    for _ in range(6):
+        append(log, "x")
+    log.first_dirty_offset = 5
+    write_checkpoints(manager)
+    manager.truncate(log, 3)
+    assert read_offsets(Disk(), f"{tmp_path}/{FIRST_DIRTY}") == {("t", 0): 3}
+    manager.truncate_fully(log, 1)
+    assert read_offsets(Disk(), f"{tmp_path}/{FIRST_DIRTY}") == {("t", 0): 1}

@@ -1,0 +1,104 @@
+"""A disk on which nothing changes (storage/inspection/dry_run_disk.py)."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from storage.inspection.dry_run_disk import FileChange, RehearsalDisk
+from storage.io.disk import Disk, StorageError
+from tests.support.logs import log_at
+
+
+def everything(directory: Path) -> dict[str, bytes]:
+    """Every file."""
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def test_random_changes_look_like_those_on_a_real_disk_and_leave_it_alone(tmp_path: Path) -> None:
+    """Writes, cuts, renames and deletions, the same on both; a reader sees the same bytes."""
+    for seed in range(40):
+        dice = random.Random(seed)
+        real, rehearsed = tmp_path / f"real{seed}", tmp_path / f"rehearsed{seed}"
+        for directory in (real, rehearsed):
+            directory.mkdir()
+            for name in "abc":
+                (directory / name).write_bytes(random.Random(name).randbytes(50))
+        before = everything(rehearsed)
+        disks = (Disk(), str(real)), (RehearsalDisk(), str(rehearsed))
+        for _ in range(30):
+            act, name, other, at = dice.randrange(5), dice.choice("abcd"), dice.choice("abcd"), dice.randrange(70)
+            data = dice.randbytes(dice.randrange(1, 20))
+            outcomes = [_act(disk, directory, act, name, other, at, data) for disk, directory in disks]
+            assert outcomes[0] == outcomes[1], f"seed {seed}"
+        for disk, directory in disks[1:]:
+            assert {name: disk.read(f"{directory}/{name}") for name in disk.listdir(directory)} == {
+                path.name: path.read_bytes() for path in real.iterdir()
+            }, f"seed {seed}"
+        assert everything(rehearsed) == before
+
+
+def _act(disk: Disk, directory: str, act: int, name: str, other: str, at: int, data: bytes) -> object:
+    path = f"{directory}/{name}"
+    try:
+        if act == 0:
+            disk.open(path, write=True, create=True).pwrite(data, at)
+        elif act == 1:
+            disk.open(path, write=True).truncate(at)
+        elif act == 2 and name != other:
+            disk.rename(path, f"{directory}/{other}")
+        elif act == 3:
+            disk.unlink(path)
+        else:
+            file = disk.open(path, write=False)
+            return file.size(), file.pread(20, at), disk.exists(path), sorted(disk.listdir(directory))
+    except StorageError as error:
+        return error.errno
+    return None
+
+
+def test_the_changes_are_told(tmp_path: Path) -> None:
+    """What was cut, made, deleted; a file that was written as it was before is no change."""
+    for name in ("cut", "gone", "same"):
+        (tmp_path / name).write_bytes(b"0123456789")
+    disk = RehearsalDisk()
+    disk.open(f"{tmp_path}/cut", write=True).truncate(4)
+    disk.unlink(f"{tmp_path}/gone")
+    disk.replace_atomically(f"{tmp_path}/same", b"0123456789")
+    disk.replace_atomically(f"{tmp_path}/made", b"abc")
+    assert disk.changes() == [
+        FileChange(f"{tmp_path}/cut", 10, 4),
+        FileChange(f"{tmp_path}/gone", 10, None),
+        FileChange(f"{tmp_path}/made", None, 3),
+    ]
+
+
+def test_a_directory_that_is_renamed_or_removed_is_gone(tmp_path: Path) -> None:
+    """Under its old name, with all in it; the real one stays."""
+    for name in ("t-0", "t-1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"x")
+    disk = RehearsalDisk()
+    disk.rename(f"{tmp_path}/t-0", f"{tmp_path}/t-0.stray")
+    disk.remove_tree(f"{tmp_path}/t-1")
+    assert disk.listdir(str(tmp_path)) == []
+    assert disk.renamed_directories == [f"{tmp_path}/t-0"]
+    for name in ("t-0", "t-1"):
+        assert not disk.exists(f"{tmp_path}/{name}/file")
+        with pytest.raises(StorageError):
+            disk.open(f"{tmp_path}/{name}/file", write=False)
+        assert (tmp_path / name / "file").exists()
+    assert sorted(disk.changes()) == []
+
+
+def test_a_log_works_on_it(tmp_path: Path) -> None:
+    """Appends, closing and opening again; nothing of it is on the disk."""
+    log_at(tmp_path).close()
+    before = everything(tmp_path)
+    disk = RehearsalDisk()
+    log = log_at(tmp_path, disk=disk)
+    assert log.log_end_offset == 0
+    log.close()
+    assert everything(tmp_path) == before

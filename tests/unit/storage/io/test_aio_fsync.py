@@ -1,0 +1,163 @@
+"""Many files synced at a time (storage/io/aio_fsync.py, Disk.sync_together)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from storage.io.aio_fsync import CAPACITY, UNTRIED, SyncQueue
+from storage.io.disk import Disk, File, StorageError, sync_results
+from storage.io.flush_task import Sync, sync_together
+from tests.support.faulty_disk import FaultyDisk
+
+
+@pytest.fixture
+def queue() -> Iterator[SyncQueue]:
+    queue = SyncQueue.open()
+    if queue is None:
+        pytest.skip("this system has no queue for syncs")
+    yield queue
+    queue.close()
+
+
+def files(disk: Disk, directory: Path, count: int) -> list[File]:
+    made = [disk.open(f"{directory}/{number}", write=True, create=True) for number in range(count)]
+    for file in made:
+        file.pwrite(b"x" * 100, 0)
+    return made
+
+
+def descriptors(some: list[File]) -> list[int]:
+    return [file.fileno() for file in some]
+
+
+@pytest.mark.parametrize("count", [1, 5, CAPACITY])
+def test_a_queue_tells_of_every_file(queue: SyncQueue, tmp_path: Path, count: int) -> None:
+    """Rule 1; a queue is used again and again."""
+    some = files(Disk(), tmp_path, count)
+    for _ in range(3):
+        assert queue.begin(descriptors(some))
+        assert queue.wait() == [0] * count
+
+
+def test_the_descriptor_is_readable_when_something_has_ended(queue: SyncQueue, tmp_path: Path) -> None:
+    """Rule 3: who may not wait is woken, and asks without waiting."""
+    assert queue.ended() is None
+    assert queue.begin(descriptors(files(Disk(), tmp_path, 5)))
+    numbers = None
+    while numbers is None:
+        assert select.select([queue], [], [], 30)[0]
+        numbers = queue.ended()
+    assert numbers == [0] * 5
+
+
+def test_the_answers_of_a_round_are_fetched_once(
+    queue: SyncQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 3; also where the round before was waited for, and the descriptor still tells of that one."""
+    held = files(Disk(), tmp_path, 5)
+    some = descriptors(held)
+    assert queue.begin(some)
+    assert queue.wait() == [0] * 5
+    fetched = []
+    reap = SyncQueue._reap
+    monkeypatch.setattr(SyncQueue, "_reap", lambda *arguments: fetched.append(1) or reap(*arguments))
+    for _ in range(20):
+        fetched.clear()
+        assert queue.begin(some)
+        numbers = None
+        while numbers is None:
+            assert select.select([queue], [], [], 30)[0]
+            numbers = queue.ended()
+        assert numbers == [0] * 5
+    assert len(fetched) == 1
+
+
+def test_what_the_system_does_not_take_is_untried(queue: SyncQueue, tmp_path: Path) -> None:
+    """Rule 2: nothing is synced there, so the system takes those before it, and none where it stands first."""
+    some = files(Disk(), tmp_path, 2)
+    unsyncable, other = os.pipe()
+    assert not queue.begin([unsyncable, *descriptors(some)])
+    assert queue.begin([some[0].fileno(), unsyncable, some[1].fileno()])
+    assert queue.wait() == [0, UNTRIED, UNTRIED]
+    os.close(unsyncable)
+    os.close(other)
+
+
+def test_a_failure_is_that_of_its_file(tmp_path: Path) -> None:
+    """Design D12b: one failure of many is told, with the sentence of a failed sync; what was left untried is synced."""
+    some = files(FaultyDisk(), tmp_path, 3)
+    failures = sync_results(some, [0, errno.EIO, UNTRIED])
+    assert list(failures) == [some[1]]
+    assert str(failures[some[1]]) == f"Cannot sync {some[1].path}: Input/output error."
+    disk = some[2]._disk
+    assert isinstance(disk, FaultyDisk)
+    assert disk.syncs == [some[2].path]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, CAPACITY + 3])
+def test_a_disk_syncs_any_number_of_files(tmp_path: Path, count: int) -> None:
+    assert Disk().sync_together(files(Disk(), tmp_path, count)) == {}
+
+
+def test_a_file_with_a_sync_of_its_own_is_asked_itself(tmp_path: Path) -> None:
+    """Disk's rule 7: so do tests see every sync, and directories are synced as directories are."""
+    disk = FaultyDisk()
+    some = files(disk, tmp_path, 3)
+    assert disk.sync_together([*some, disk.open_directory(str(tmp_path))]) == {}
+    assert disk.syncs == [file.path for file in some]
+    disk.fail_syncs = errno.EIO
+    assert list(disk.sync_together(some)) == some
+
+
+def test_the_failure_of_one_log_says_nothing_of_the_others(tmp_path: Path) -> None:
+    """storage/io/flush_task.py, rules 1 to 3."""
+    disk = FaultyDisk()
+    healthy = files(Disk(), tmp_path, 2)
+    broken = files(disk, tmp_path, 2)
+    disk.fail_syncs = errno.EIO
+    paths = [f"{tmp_path}/{name}" for name in ("healthy", "broken", "gone")]
+    syncs = [
+        Sync(Disk(), healthy, lambda: True, replaced=[(paths[0], b"")], names=[str(tmp_path)]),
+        Sync(disk, broken, lambda: True, replaced=[(paths[1], b"")], names=[str(tmp_path)]),
+        Sync(disk, broken, lambda: False, replaced=[(paths[2], b"")], names=[str(tmp_path)]),
+    ]
+    first, second, third = sync_together(syncs)
+    assert (first, third) == (None, None)
+    assert second is not None
+    assert second.path == broken[0].path
+    assert [Path(path).exists() for path in paths] == [True, False, False]
+
+
+def test_a_name_is_durable_behind_its_bytes_and_each_directory_is_synced_once(tmp_path: Path) -> None:
+    """storage/io/flush_task.py, rule 1."""
+    events: list[str] = []
+
+    class Told(Disk):
+        def sync_together(self, files: Sequence[File]) -> dict[File, StorageError]:
+            events.append("sync " + " ".join(sorted(Path(file.path).name for file in files)))
+            return super().sync_together(files)
+
+        def rename(self, source: str, target: str) -> None:
+            events.append(f"rename {Path(target).name}")
+            super().rename(source, target)
+
+    disk = Told()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    syncs = [
+        Sync(
+            disk, files(disk, tmp_path / name, 1), lambda: True, replaced=[(f"{tmp_path}/{name}/epochs", b"new")],
+            written=[f"{tmp_path}/{name}/0", f"{tmp_path}/{name}/missing"], names=[f"{tmp_path}/{name}", str(tmp_path)],
+        )
+        for name in "ab"
+    ]  # fmt: skip
+    assert sync_together(syncs) == [None, None]
+    names = " ".join(sorted(["a", "b", tmp_path.name]))
+    assert events == ["sync 0 0 0 0 epochs.tmp epochs.tmp", "rename epochs", "rename epochs", f"sync {names}"]
+    assert (tmp_path / "a" / "epochs").read_bytes() == b"new"

@@ -1,0 +1,102 @@
+"""Small text files (storage/io/checkpoint_file.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.primitives import uuid_from_text
+from storage.io.checkpoint_file import (
+    CorruptCheckpoint,
+    read_epochs,
+    read_offsets,
+    read_topic_id,
+    write_epochs,
+    write_offsets,
+    write_topic_id,
+)
+from storage.io.disk import Disk, StorageError
+from tests.support.faulty_disk import FaultyDisk
+
+
+def test_offsets_are_written_as_kafka_does(tmp_path: Path) -> None:
+    """FORMAT, byte for byte as Kafka 4.3.1 wrote it."""
+    path = f"{tmp_path}/recovery-point-offset-checkpoint"
+    offsets = {("hello", 0): 10, ("hello", 1): 0}
+    write_offsets(Disk(), path, offsets)
+    assert Path(path).read_bytes() == b"0\n2\nhello 0 10\nhello 1 0\n"
+    assert read_offsets(Disk(), path) == offsets
+
+
+def test_no_entries_are_a_file_too(tmp_path: Path) -> None:
+    """As Kafka's empty log-start-offset-checkpoint; it makes files of no bytes as well."""
+    path = f"{tmp_path}/log-start-offset-checkpoint"
+    write_offsets(Disk(), path, {})
+    assert Path(path).read_bytes() == b"0\n0\n"
+    assert read_offsets(Disk(), path) == {}
+    Path(path).write_bytes(b"")
+    assert read_offsets(Disk(), path) == {}
+    assert read_offsets(Disk(), f"{tmp_path}/none") == {}
+
+
+def test_topic_ids_are_written_as_kafka_does(tmp_path: Path) -> None:
+    """FORMAT: no newline at the end."""
+    path = f"{tmp_path}/partition.metadata"
+    topic_id = uuid_from_text("uLkEB2t9R42XWGd6Vkop6A")
+    write_topic_id(Disk(), path, topic_id)
+    assert Path(path).read_bytes() == b"version: 0\ntopic_id: uLkEB2t9R42XWGd6Vkop6A"
+    assert read_topic_id(Disk(), path) == topic_id
+    assert read_topic_id(Disk(), f"{tmp_path}/none") is None
+    for length in (0, 10, 42):
+        Path(path).write_bytes(b"version: 0\ntopic_id: uLkEB2t9R42XWGd6Vkop6A"[:length])
+        assert read_topic_id(Disk(), path) is None, "what a loss of power leaves of a new file"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"1\n0\n", "its version is '1', not 0"),
+        (b"0\n", "'' in line 2 is no number"),
+        (b"0\nmany\n", "'many' in line 2 is no number"),
+        (b"0\n2\nt 0 5\n", "it promises 2 entries and holds 1"),
+        (b"0\n1\nt 0 5\nt 1 5\n", "it promises 1 entries and holds 2"),
+        (b"0\n1\nt 0\n", "line 3 has 2 fields, not 3"),
+        (b"0\n1\nt x 5\n", "'x' in line 3 is no number"),
+        (b"\xff\xfe", "it is not text"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_with_a_sentence(tmp_path: Path, text: bytes, why: str) -> None:
+    """Rule 2; it is a StorageError, so that the log directory goes offline."""
+    path = tmp_path / "replication-offset-checkpoint"
+    path.write_bytes(text)
+    with pytest.raises(CorruptCheckpoint) as caught:
+        read_offsets(Disk(), str(path))
+    assert str(caught.value) == f"Cannot understand the checkpoint {path}: {why}."
+    assert isinstance(caught.value, StorageError)
+
+
+@pytest.mark.parametrize(
+    "text", [b"version: 1\ntopic_id: uLkEB2t9R42XWGd6Vkop6A", b"version: 0\ntopic_id: no id, no id, no id, no id"]
+)
+def test_a_topic_id_that_is_none_is_refused(tmp_path: Path, text: bytes) -> None:
+    """Rule 2."""
+    path = tmp_path / "partition.metadata"
+    path.write_bytes(text)
+    with pytest.raises(CorruptCheckpoint):
+        read_topic_id(Disk(), str(path))
+
+
+def test_a_failed_write_leaves_the_old_contents(tmp_path: Path) -> None:
+    """Rule 1."""
+    disk = FaultyDisk()
+    path = f"{tmp_path}/leader-epoch-checkpoint"
+    write_epochs(disk, path, [(0, 0)])
+    disk.room = 3
+    with pytest.raises(StorageError):
+        write_epochs(disk, path, [(0, 0), (1, 7)])
+    assert read_epochs(Disk(), path) == [(0, 0)]
+    disk.room, disk.fail_syncs = None, 5
+    with pytest.raises(StorageError):
+        write_epochs(disk, path, [(0, 0), (1, 7)])
+    assert read_epochs(Disk(), path) == [(0, 0)]

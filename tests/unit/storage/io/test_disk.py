@@ -1,0 +1,231 @@
+"""The door to the file system (storage/io/disk.py)."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import mmap
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.io.disk import Disk, StorageError
+from tests.support.faulty_disk import FaultyDisk
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+def test_pread_returns_less_only_at_the_end_of_the_file(disk: FaultyDisk, tmp_path: Path) -> None:
+    """Contract: short reads of the system are continued."""
+    (tmp_path / "f").write_bytes(b"0123456789")
+    file = disk.open(f"{tmp_path}/f", write=False)
+    disk.read_limit = 3
+    assert file.pread(8, 1) == b"12345678"
+    assert file.pread(8, 6) == b"6789"
+    assert file.pread(8, 10) == b""
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_pwrite_continues_after_short_writes(disk: FaultyDisk, tmp_path: Path, kind: type) -> None:
+    """Rule 3: everything or an error."""
+    file = disk.open(f"{tmp_path}/f", write=True, create=True)
+    disk.write_limit = 4
+    file.pwrite(kind(b"hello, world"), 3)
+    assert (tmp_path / "f").read_bytes() == b"\0\0\0hello, world"
+    assert [length for _, _, length in disk.writes] == [12, 8, 4]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_failures_are_sentences_with_path_and_errno(disk: FaultyDisk, tmp_path: Path, code: int) -> None:
+    """Rule 1."""
+    file = disk.open(f"{tmp_path}/f", write=True, create=True)
+    disk.fail_writes = disk.fail_reads = disk.fail_syncs = code
+    with pytest.raises(StorageError, match=r"^Cannot write .*/f: .*\.$") as caught:
+        file.pwrite(b"x", 0)
+    assert caught.value.errno == code
+    assert caught.value.path == f"{tmp_path}/f"
+    with pytest.raises(StorageError, match="Cannot read"):
+        file.pread(1, 0)
+    with pytest.raises(StorageError, match="Cannot sync"):
+        file.sync()
+
+
+def test_a_write_that_runs_out_of_room_leaves_the_rest_to_the_caller(disk: FaultyDisk, tmp_path: Path) -> None:
+    """Rule 3: a part may be there."""
+    file = disk.open(f"{tmp_path}/f", write=True, create=True)
+    disk.room = 5
+    with pytest.raises(StorageError) as caught:
+        file.pwrite(b"0123456789", 0)
+    assert caught.value.errno == errno.ENOSPC
+    assert (tmp_path / "f").read_bytes() == b"01234"
+
+
+def test_every_call_on_names_reports_failures_alike(tmp_path: Path) -> None:
+    """Rule 1."""
+    disk = Disk()
+    nowhere = f"{tmp_path}/no/where"
+    (tmp_path / "file").write_bytes(b"")
+    for call in (
+        lambda: disk.open(nowhere, write=True, create=True),
+        lambda: disk.open(nowhere, write=False),
+        lambda: disk.listdir(nowhere),
+        lambda: disk.make_dirs(f"{tmp_path}/file/below"),
+        lambda: disk.rename(nowhere, nowhere + "2"),
+        lambda: disk.unlink(nowhere),
+        lambda: disk.size(nowhere),
+        lambda: disk.modified_ms(nowhere),
+        lambda: disk.read(nowhere),
+        lambda: disk.sync_dir(nowhere),
+        lambda: disk.lock(nowhere),
+        lambda: disk.free_bytes(nowhere),
+        lambda: disk.replace_atomically(nowhere, b""),
+    ):
+        with pytest.raises(StorageError, match=r"^Cannot .*\.$") as caught:
+            call()
+        assert caught.value.errno in {errno.ENOENT, errno.ENOTDIR, errno.EEXIST}
+    disk.unlink(nowhere, missing_ok=True)
+    disk.remove_tree(nowhere)
+    assert disk.open_files == 0
+
+
+def test_a_file_stays_readable_after_its_name_is_gone(tmp_path: Path) -> None:
+    """Rule 4: who sends from a file is not disturbed by retention."""
+    disk = Disk()
+    file = disk.open(f"{tmp_path}/f", write=True, create=True)
+    file.pwrite(b"still here", 0)
+    disk.rename(f"{tmp_path}/f", f"{tmp_path}/f.deleted")
+    disk.unlink(f"{tmp_path}/f.deleted")
+    assert file.pread(10, 0) == b"still here"
+
+
+def test_descriptors_are_counted_and_closed_with_the_last_reference(tmp_path: Path) -> None:
+    """Rule 4; a mapping holds a descriptor of its own."""
+    disk = Disk()
+    file = disk.open(f"{tmp_path}/f", write=True, create=True)
+    other = file
+    file.pwrite(b"12345", 0)
+    mapping = file.map(5)
+    assert disk.open_files == 2
+    del file
+    assert disk.open_files == 2
+    del other
+    assert disk.open_files == 1
+    assert mapping[:] == b"12345"
+    mapping.close()
+    mapping.close()
+    assert disk.open_files == 0
+
+
+def test_a_forgotten_mapping_gives_its_descriptor_back(tmp_path: Path) -> None:
+    """Rule 5."""
+    disk = Disk()
+    file = disk.open(f"{tmp_path}/f", write=True, create=True)
+    file.truncate(1)
+    mapping = file.map(1)
+    del mapping
+    gc.collect()
+    assert disk.open_files == 1
+    file.close()
+    assert file.is_closed
+    assert disk.open_files == 0
+
+
+def test_a_mapping_cannot_be_written(tmp_path: Path) -> None:
+    """Rule 5; and more than the file holds cannot be mapped."""
+    disk = Disk()
+    file = disk.open(f"{tmp_path}/f", write=True, create=True)
+    file.pwrite(b"12345", 0)
+    mapping = file.map(5)
+    with pytest.raises(TypeError):
+        mapping[0] = 1
+    with pytest.raises(StorageError, match="Cannot map"):
+        file.map(mmap.PAGESIZE * 2)
+
+
+def test_contents_are_replaced_by_a_synced_rename(disk: FaultyDisk, tmp_path: Path) -> None:
+    """A crash finds the old contents or the new ones, never a part."""
+    path = f"{tmp_path}/f"
+    disk.replace_atomically(path, b"old and long")
+    assert disk.syncs == [path + ".tmp"]
+    disk.replace_atomically(path, b"new")
+    assert disk.read(path) == b"new"
+    disk.fail_writes = errno.ENOSPC
+    with pytest.raises(StorageError):
+        disk.replace_atomically(path, b"newer")
+    assert disk.read(path) == b"new"
+    disk.fail_writes = 0
+    disk.forget_history()
+    disk.replace_atomically(path, b"last", sync=False)
+    assert (disk.read(path), disk.syncs) == (b"last", [])
+    assert disk.listdir(f"{tmp_path}") == ["f"]
+    assert disk.open_files == 0
+
+
+def test_a_tree_is_removed_without_following_links(tmp_path: Path) -> None:
+    """Only what lies below goes."""
+    disk = Disk()
+    (tmp_path / "keep").mkdir()
+    (tmp_path / "keep" / "f").write_bytes(b"")
+    disk.make_dirs(f"{tmp_path}/tree/a/b")
+    disk.open(f"{tmp_path}/tree/a/f", write=True, create=True)
+    (tmp_path / "tree" / "link").symlink_to(tmp_path / "keep")
+    disk.remove_tree(f"{tmp_path}/tree")
+    assert not disk.exists(f"{tmp_path}/tree")
+    assert disk.exists(f"{tmp_path}/keep/f")
+
+
+def test_a_lock_is_refused_to_a_second_holder_in_this_process(tmp_path: Path) -> None:
+    """Two brokers in one process on one directory are two too many."""
+    disk = Disk()
+    lock = disk.lock(f"{tmp_path}/.lock")
+    with pytest.raises(StorageError, match="this process holds it already"):
+        Disk().lock(f"{tmp_path}/.lock")
+    lock.release()
+    lock.release()
+    Disk().lock(f"{tmp_path}/.lock").release()
+
+
+_ROOT = Path(__file__).parents[4]
+_TRY_LOCK = """
+import sys
+from storage.io.disk import Disk, StorageError
+try:
+    Disk().lock(sys.argv[1])
+except StorageError as error:
+    print(error)
+else:
+    print("locked")
+"""
+
+
+def test_a_lock_is_refused_to_another_process(tmp_path: Path) -> None:
+    """The refusal is one sentence; a refused try inside the holder does not let go of the lock."""
+    path = f"{tmp_path}/.lock"
+
+    def other_process() -> str:
+        command = [sys.executable, "-c", _TRY_LOCK, path]
+        run = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+        return run.stdout.strip()
+
+    lock = Disk().lock(path)
+    with pytest.raises(StorageError):
+        Disk().lock(path)
+    assert other_process() == f"Cannot lock {path}: another process holds it."
+    lock.release()
+    assert other_process() == "locked"
+
+
+def test_free_bytes_and_sizes(tmp_path: Path) -> None:
+    """Plain questions get plain answers."""
+    disk = Disk()
+    assert disk.free_bytes(f"{tmp_path}") > 0
+    disk.replace_atomically(f"{tmp_path}/f", b"12345")
+    assert disk.size(f"{tmp_path}/f") == 5
+    assert disk.modified_ms(f"{tmp_path}/f") > 1_700_000_000_000
+    assert disk.is_dir(f"{tmp_path}")
+    assert not disk.is_dir(f"{tmp_path}/f")

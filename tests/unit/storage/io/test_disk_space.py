@@ -1,0 +1,152 @@
+"""Changes of files that find no room are made again from their beginning, and come to the same (storage/io/deferred_file_ops.py, rule 3)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from storage.directories.future_replica import COMPLETE, take_place
+from storage.io.deferred_file_ops import Change
+from storage.io.disk import Disk, StorageError
+from storage.segments.directory_recovery import CLEANED, DELETED, INDEXES, LOG
+from storage.segments.indexes import WARM_BYTES, OffsetIndex
+from storage.segments.segment import Segment
+from storage.segments.segment_swap import replaced
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.logs import NOW_MS, Idempotent, append, values_of
+from tests.unit.storage.directories.test_log_manager import created, started
+
+
+class NoNames(Disk):
+    """Has no room for one new name, the `left`-th."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+
+    def rename(self, source: str, target: str) -> None:
+        self.left -= 1
+        if not self.left:
+            raise StorageError("rename", target, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        super().rename(source, target)
+
+
+def make(change: Change) -> None:
+    """As a lane does."""
+    try:
+        change()
+    except StorageError as error:
+        if not error.is_full:
+            raise
+        change()
+
+
+def test_an_index_goes_on_where_its_file_ends(tmp_path: Path) -> None:
+    """Also when it is so long that its beginning is forgotten once it is written."""
+    disk = FaultyDisk()
+    index = OffsetIndex(disk, str(tmp_path / "0.index"), 0)
+    entries = 0
+
+    def extend(count: int) -> None:
+        nonlocal entries
+        for _ in range(count):
+            entries += 1
+            index.append(entries, 10 * entries)
+
+    extend(WARM_BYTES // 8 + 300)
+    change = index.collect()
+    assert change is not None
+    disk.room = 0
+    with pytest.raises(StorageError) as full:
+        change()
+    assert full.value.is_full
+    disk.room = None
+    change()
+    extend(400)
+    index.write_out()
+    expected = b"".join(OffsetIndex.ENTRY.pack(number, 10 * number) for number in range(1, entries + 1))
+    assert (tmp_path / "0.index").read_bytes() == expected
+
+
+@pytest.mark.parametrize("left", range(1, 14))
+def test_a_compacted_segment_gets_its_place(tmp_path: Path, left: int) -> None:
+    """And never that of a file for deletion."""
+    stems = [f"{base:020d}" for base in (0, 5)]
+    for stem in stems:
+        for suffix in (LOG, *INDEXES):
+            (tmp_path / f"{stem}{suffix}").write_text(f"old {stem}")
+    for suffix in (LOG, *INDEXES):
+        (tmp_path / f"{stems[0]}{suffix}{CLEANED}").write_text("new")
+    disk, doomed = NoNames(left), list[str]()
+    old = [Segment(disk, str(tmp_path), base, 10, 1) for base in (0, 5)]
+    _, change = replaced(disk, old, 3, 1, doomed)
+    make(change)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        **{f"{stems[0]}{suffix}": "new" for suffix in (LOG, *INDEXES)},
+        **{f"{stem}{suffix}{DELETED}": f"old {stem}" for stem in stems for suffix in (LOG, *INDEXES)},
+    }
+    assert sorted(doomed) == sorted(str(path) for path in tmp_path.glob(f"*{DELETED}"))
+
+
+@pytest.mark.parametrize("left", range(1, 5))
+def test_a_copy_takes_the_place_of_its_log(tmp_path: Path, left: int) -> None:
+    """Whichever of its names found no room."""
+    log, copy = tmp_path / "a" / "t-0", tmp_path / "b" / "t-0.future"
+    for path in (log, copy):
+        path.mkdir(parents=True)
+    disk, doomed, name = NoNames(left), tmp_path / "a" / "doomed", tmp_path / "b" / "t-0"
+    make(lambda: take_place(disk, str(log), str(doomed), str(copy), str(name)))
+    assert (doomed.is_dir(), name.is_dir(), log.exists(), copy.exists()) == (True, True, False, False)
+    assert not (name / COMPLETE).exists()
+
+
+def test_a_log_that_is_let_go_of_stays_open_until_there_is_room(tmp_path: Path) -> None:
+    """A snapshot of the producers is written then; nobody takes the directory for broken."""
+    disk = FaultyDisk()
+    manager = started(tmp_path, disk=disk)
+    log = created(manager)
+    append(log, "a", producer=Idempotent(1, 0, 0))
+    log.sync_work()()
+    log.flushed(1)
+    disk.room = 0
+    assert not log.release()
+    assert (log.is_open, log.is_closed_unsynced) == (True, False)
+    disk.room = None
+    assert append(log, "b", producer=Idempotent(1, 0, 1)) == 1
+    log.sync_work()()
+    log.flushed(2)
+    assert log.release()
+    assert values_of(log) == [(0, "a"), (1, "b")]
+
+
+def test_retention_waits_for_room(tmp_path: Path) -> None:
+    """It opens logs that nobody has used."""
+    disk = FaultyDisk()
+    manager = started(tmp_path, disk=disk)
+    log = created(manager)
+    append(log, "a", producer=Idempotent(1, 0, 0))
+    log.sync_work()()
+    log.flushed(1)
+    (tmp_path / "t-0" / f"{1:020d}.snapshot").unlink(missing_ok=True)
+    manager = started(tmp_path, disk=disk)
+    disk.room = 0
+    assert list(manager.retain(NOW_MS))
+    assert not manager.offline
+    disk.room = None
+    assert values_of(manager.logs["t", 0]) == [(0, "a")]
+
+
+def test_a_log_that_is_still_to_be_made_is_left_alone_by_retention(tmp_path: Path) -> None:
+    """There is no room for its directory, and nothing to be found under its name: that is no failure of the disk."""
+    manager = started(tmp_path)
+    held: list[Change] = []
+    manager.name_later = lambda _, change: held.append(change)
+    log = created(manager)
+    log.room.is_full = True
+    assert list(manager.retain(NOW_MS)) == []
+    assert manager.offline == {}
+    held.pop()()
+    assert list(manager.retain(NOW_MS)) == [log]

@@ -1,0 +1,180 @@
+"""Which files are closed when there are too many, and when nobody uses them (storage/io/file_handle_cache.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.config.log_config import LogConfig
+from storage.io.disk import Disk, File
+from storage.io.file_handle_cache import IDLE, NEW, USED, OpenFiles
+from storage.segments.segment_engine import SegmentEngine
+from tests.support.segments import batch, filled, infos, opened, read
+
+SMALL = LogConfig(segment_bytes=10_000, index_interval_bytes=1)
+
+
+class Reader:
+    """Keeps one file open."""
+
+    def __init__(self, files: OpenFiles, disk: Disk, path: Path) -> None:
+        self.usage = IDLE
+        self.is_busy = False
+        self._files, self._disk, self._path = files, disk, path
+        self.file: File | None = None
+
+    def use(self) -> None:
+        """As segments do."""
+        if self.file is None:
+            self.file = self._disk.open(str(self._path), write=False)
+            self._files.hold(self, Reader.close)
+        self.usage = USED
+
+    def close(self) -> bool:
+        """Unless it is busy."""
+        if not self.is_busy:
+            self.file = None
+        return not self.is_busy
+
+
+class Room:
+    """A limit of 39 files, 32 of them in reserve, and ten readers."""
+
+    def __init__(self, directory: Path, limit: int = 39) -> None:
+        self.disk = Disk()
+        self.files = OpenFiles(self.disk, limit)
+        self.told = 0
+        self.files.on_surplus = self.tell
+        path = directory / "file"
+        path.write_bytes(b"x")
+        self.readers = [Reader(self.files, self.disk, path) for _ in range(10)]
+
+    def tell(self) -> None:
+        """Somebody shall look."""
+        self.told += 1
+
+    @property
+    def open(self) -> list[int]:
+        """Which readers have their file open."""
+        return [number for number, reader in enumerate(self.readers) if reader.file is not None]
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    """A fresh one."""
+    return Room(tmp_path)
+
+
+def test_the_one_that_was_not_used_for_longest_is_closed_first(room: Room) -> None:
+    """Rule 2: use gives another round."""
+    for reader in room.readers[:7]:
+        reader.use()
+    list(room.files.close_idle())
+    for number in (0, 1, 3):
+        room.readers[number].use()
+    for number in (7, 8):
+        room.readers[number].use()
+        room.files.close_surplus()
+    assert room.open == [0, 1, 3, 5, 6, 7, 8]
+
+
+def test_somebody_is_told_once_until_a_look_was_taken(room: Room) -> None:
+    """Rule 5: nothing is closed amid something else."""
+    for reader in room.readers:
+        reader.use()
+    assert (room.told, len(room.open)) == (1, 10)
+    room.files.close_surplus()
+    assert len(room.open) == 7
+    room.readers[0].use()
+    assert room.told == 2
+
+
+def test_what_was_opened_since_the_last_look_survives_it(room: Room) -> None:
+    """Rule 3: else those that want many files at once would close each other's for ever."""
+    for reader in room.readers:
+        reader.use()
+        reader.usage = NEW  # opened by a thread for somebody who has yet to use it
+    room.files.close_surplus()
+    assert len(room.open) == 10
+    room.files.close_surplus()
+    assert room.open == [3, 4, 5, 6, 7, 8, 9]
+
+
+def test_what_cannot_be_closed_is_asked_again(room: Room) -> None:
+    """Rule 4."""
+    for reader in room.readers:
+        reader.use()
+    room.readers[0].is_busy = True
+    room.files.close_surplus()
+    room.files.close_surplus()
+    assert room.open[0] == 0
+    room.readers[0].is_busy = False
+    for _ in range(2):
+        list(room.files.close_idle())
+    assert room.open == []
+
+
+def test_files_that_nobody_can_close_count(room: Room) -> None:
+    """Rule 1: those of answers that are being sent; then everything else goes, and the room is crowded."""
+    for reader in room.readers:
+        reader.use()
+    sending = [reader.file for reader in room.readers]
+    for _ in range(3):
+        room.files.close_surplus()
+    assert (room.open, room.disk.open_files, len(room.files)) == ([], 10, 0)
+    assert (room.files.is_crowded(28), room.files.is_crowded(29)) == (False, True)
+    del sending[:3]
+    assert (room.files.is_crowded(31), room.files.is_crowded(32)) == (False, True)
+
+
+def test_idle_files_are_closed_some_at_a_step(tmp_path: Path) -> None:
+    """A thousand of them at once would be felt."""
+    room = Room(tmp_path, 10**6)
+    room.readers = [Reader(room.files, room.disk, tmp_path / "file") for _ in range(300)]
+    for reader in room.readers:
+        reader.use()
+    list(room.files.close_idle())
+    left = [len(room.open) for _ in room.files.close_idle()]
+    assert left == [172, 44, 0]
+
+
+def test_a_segment_is_closed_with_the_mapping_of_its_index(tmp_path: Path) -> None:
+    """Also where something is still to be written to it; that opens it again."""
+    disk = Disk()
+    files = OpenFiles(disk, 0)
+    files.on_surplus = lambda: None
+    filled(tmp_path, 4000, size=100, config=LogConfig(index_interval_bytes=1)).close()
+    engine = SegmentEngine(disk, str(tmp_path), LogConfig(), open_files=files)
+    engine.open(None)
+    engine.enter_service()
+    assert read(engine, 3)
+    assert disk.open_files == 3
+    data = batch(4000)
+    reservation = engine.reserve(len(data), infos(data), 0)
+    for _ in range(3):
+        files.close_surplus()
+    assert (disk.open_files, len(files)) == (0, 0)
+    engine.write(reservation, data)
+    engine.publish(reservation)
+    assert read(engine, 4000) == data
+    assert disk.open_files == len(files) == 1
+
+
+def test_who_leaves_service_is_forgotten(tmp_path: Path) -> None:
+    """So that a log that is gone is freed."""
+    disk = Disk()
+    files = OpenFiles(disk)
+    filled(tmp_path, 25, config=SMALL).close()
+    engine = opened(tmp_path, SMALL, disk=disk)
+    engine._service._open_files = files
+    for offset in range(25):
+        read(engine, offset)
+    engine.enter_service()
+    assert len(files) == 3
+    engine.trim(10)
+    assert len(files) == 2
+    engine.leave_service()
+    assert len(files) == 0
+    read(engine, 12)
+    assert len(files) == 0

@@ -1,0 +1,361 @@
+"""Appending to a log, as leader and as follower, on both engines (storage/log/append_pipeline.py, log.py)."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.records import ControlType, headers
+from storage.io.disk import StorageError
+from storage.log.log import Isolation, Log, Origin
+from storage.log.log_validator import RejectedRecords
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.logs import (
+    BIG,
+    EVERYTHING,
+    NOW_MS,
+    SMALL,
+    Idempotent,
+    MakeLog,
+    append,
+    bytes_of,
+    fill,
+    marker,
+    produced,
+    refused,
+    values_of,
+)
+
+# ---- append ----------------------------------------------------------------------------------------------
+
+
+def test_offsets_and_leader_epoch_are_written_into_the_callers_bytes(make: MakeLog) -> None:
+    """appends.py rule 2; both lie outside the CRC."""
+    log = make()
+    append(log, "a", "b")
+    frame = memoryview(bytearray(b"head") + produced("c", "d", "e"))[4:]
+    info = log.append(frame, leader_epoch=7, wall_ms=NOW_MS)
+    assert (info.base_offset, info.last_offset, info.leader_epoch, info.duplicate) == (2, 4, 7, False)
+    assert (info.log_append_time_ms, info.log_start_offset) == (-1, 0)
+    (_, header), *_ = headers(frame)
+    assert (header.base_offset, header.leader_epoch) == (2, 7)
+    assert values_of(log) == [(0, "a"), (1, "b"), (2, "c"), (3, "d"), (4, "e")]
+    assert bytes_of(log, 2) == bytes(frame)
+
+
+def test_log_append_time_is_told(make: MakeLog) -> None:
+    """design D4."""
+    log = make(config=replace(SMALL, message_timestamp_type="LogAppendTime"))
+    info = log.append(produced("a", timestamp_ms=5), leader_epoch=0, wall_ms=NOW_MS)
+    assert info.log_append_time_ms == NOW_MS
+    assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0, 0)
+
+
+def test_what_is_refused_changes_nothing(make: MakeLog) -> None:
+    """The next append gets the offset."""
+    log = make()
+    broken = produced("a")
+    broken[-1] ^= 1
+    refused(ErrorCode.CORRUPT_MESSAGE, lambda: log.append(broken, leader_epoch=0, wall_ms=NOW_MS))
+    with pytest.raises(RejectedRecords):
+        log.append(produced("a", timestamp_ms=NOW_MS * 2), leader_epoch=0, wall_ms=NOW_MS)
+    error = refused(
+        ErrorCode.RECORD_LIST_TOO_LARGE, lambda: log.append(produced("x" * 1000), leader_epoch=0, wall_ms=NOW_MS)
+    )
+    assert "maximum configured segment size of 1000" in str(error.message)
+    assert log.log_end_offset == 0
+    assert append(log, "a") == 0
+
+
+def test_nothing_is_read_before_the_commit(make: MakeLog) -> None:
+    """appends.py rule 1."""
+    log = make()
+    prepared = log.prepare(produced("a", "b"), leader_epoch=0, wall_ms=NOW_MS)
+    log.write(prepared)
+    assert log.log_end_offset == 0
+    assert values_of(log) == []
+    assert log.commit(prepared, NOW_MS).last_offset == 1
+    assert values_of(log) == [(0, "a"), (1, "b")]
+
+
+def test_appends_under_way_have_their_offsets_one_after_the_other(make: MakeLog) -> None:
+    """appends.py rule 1: written in any order, committed in theirs."""
+    log = make()
+    first, second, third = (log.prepare(produced(BIG, value), leader_epoch=0, wall_ms=NOW_MS) for value in "abc")
+    for prepared in (third, first, second):
+        log.write(prepared)
+    assert [log.commit(prepared, NOW_MS).base_offset for prepared in (first, second, third)] == [0, 2, 4]
+    assert [value for _, value in values_of(log)][1::2] == ["a", "b", "c"]
+
+
+def test_commits_out_of_order_are_our_fault(make: MakeLog) -> None:
+    """appends.py rule 1."""
+    log = make()
+    log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS)
+    later = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
+    with pytest.raises(AssertionError):
+        log.commit(later, NOW_MS)
+
+
+def test_an_abort_ends_all_that_was_prepared_later(make: MakeLog) -> None:
+    """appends.py rule 1: their offsets and sequences are free again."""
+    log = make()
+    append(log, "kept")
+    who = [Idempotent(9, 0, sequence) for sequence in range(3)]
+    lost = [log.prepare(produced(BIG, BIG, producer=p), leader_epoch=0, wall_ms=NOW_MS) for p in who[::2]]
+    first, second = lost
+    log.write(second)
+    log.abort(first)
+    log.abort(second)
+    refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: log.commit(second, NOW_MS))
+    refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: log.commit(first, NOW_MS))
+    assert append(log, "next", producer=who[0]) == 1
+    assert append(log, "more", producer=who[1]) == 2
+    assert values_of(log) == [(0, "kept"), (1, "next"), (2, "more")]
+
+
+def test_an_earlier_append_survives_the_abort_of_a_later_one(make: MakeLog) -> None:
+    """appends.py rule 1."""
+    log = make()
+    first = log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS)
+    second = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
+    log.abort(second)
+    log.write(first)
+    log.commit(first, NOW_MS)
+    assert append(log, "c") == 1
+    assert values_of(log) == [(0, "a"), (1, "c")]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_failed_append_leaves_the_log_as_it_was(make: MakeLog, code: int) -> None:
+    """A full disk: the error goes up, nothing of the batch is seen, now or after a crash."""
+    disk = FaultyDisk()
+    log = make(disk=disk)
+    fill(log, 2, "kept")
+    for room in (0, 10, 60):
+        disk.room, disk.fail_writes = room, code
+        with pytest.raises(StorageError):
+            append(log, "lost", producer=Idempotent(9, 0, 0))
+        disk.room, disk.fail_writes = None, 0
+        assert values_of(log) == [(0, "kept"), (1, "kept")]
+    assert append(log, "next", producer=Idempotent(9, 0, 0)) == 2
+    again = make(is_clean=False)
+    assert values_of(again) == [(0, "kept"), (1, "kept"), (2, "next")]
+
+
+# ---- producers -------------------------------------------------------------------------------------------
+
+
+def test_a_repeated_batch_is_told_where_it_lies(make: MakeLog) -> None:
+    """appends.py rule 3: nothing to write, the old offsets."""
+    log = make()
+    append(log, "before")
+    append(log, "a", "b", producer=Idempotent(5, 0, 0))
+    size = log.size_bytes
+    prepared = log.prepare(produced("a", "b", producer=Idempotent(5, 0, 0)), leader_epoch=3, wall_ms=NOW_MS)
+    assert prepared.size == 0
+    log.write(prepared)
+    info = log.commit(prepared, NOW_MS)
+    assert info == prepared.duplicate
+    assert (info.base_offset, info.last_offset, info.duplicate) == (1, 2, True)
+    assert (log.size_bytes, log.log_end_offset, log.latest_epoch) == (size, 3, 0)
+
+
+def test_sequences_are_checked_against_what_is_under_way(make: MakeLog) -> None:
+    """design D12a: prepared but not committed counts."""
+    log = make()
+    first = log.prepare(produced("a", producer=Idempotent(5, 0, 0)), leader_epoch=0, wall_ms=NOW_MS)
+    second = log.prepare(produced("b", producer=Idempotent(5, 0, 1)), leader_epoch=0, wall_ms=NOW_MS)
+    refused(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        lambda: log.prepare(produced("d", producer=Idempotent(5, 0, 3)), leader_epoch=0, wall_ms=NOW_MS),
+    )
+    for prepared in (first, second):
+        log.write(prepared)
+        log.commit(prepared, NOW_MS)
+    assert values_of(log) == [(0, "a"), (1, "b")]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_producers_survive_a_restart(make: MakeLog, is_clean: bool) -> None:
+    """recovery.py rules 1 and 2: from the snapshot of the close, or from the batches."""
+    log = make()
+    for number in range(7):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    if is_clean:
+        log.close()
+    again = make(is_clean=is_clean)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: append(again, "x", producer=Idempotent(5, 0, 9)))
+    assert again.append(produced(BIG, producer=Idempotent(5, 0, 6)), leader_epoch=0, wall_ms=NOW_MS).duplicate
+    assert append(again, "x", producer=Idempotent(5, 0, 7)) == 7
+
+
+def test_each_new_segment_has_a_snapshot_of_what_lies_before_it(make: MakeLog, tmp_path: Path) -> None:
+    """snapshots.py rule 2; one that an aborted append brought is not there (appends.py rule 5)."""
+    log = make()
+    for number in range(5):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    assert sorted(path.name for path in (tmp_path / "t-0").glob("*.snapshot")) == [
+        f"{2:020d}.snapshot",
+        f"{4:020d}.snapshot",
+    ]
+    append(log, BIG, producer=Idempotent(5, 0, 5))
+    log.abort(log.prepare(produced(BIG, producer=Idempotent(5, 0, 6)), leader_epoch=0, wall_ms=NOW_MS))
+    assert not (tmp_path / "t-0" / f"{6:020d}.snapshot").exists()
+    log.close()
+    assert (tmp_path / "t-0" / f"{6:020d}.snapshot").exists()
+    again = make()
+    again.open()
+    assert sorted(path.name for path in (tmp_path / "t-0").glob("*.snapshot")) == [
+        f"{offset:020d}.snapshot" for offset in (2, 4, 6)
+    ]
+
+
+def test_a_broken_snapshot_is_replaced_by_a_longer_replay(make: MakeLog, tmp_path: Path) -> None:
+    """snapshots.py rule 1."""
+    log = make()
+    for number in range(7):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    log.close()
+    newest = max((tmp_path / "t-0").glob("*.snapshot"))
+    newest.write_bytes(newest.read_bytes()[:-3])
+    again = make()
+    assert append(again, "x", producer=Idempotent(5, 0, 7)) == 7
+
+
+# ---- transactions ----------------------------------------------------------------------------------------
+
+
+def transaction(log: Log, producer_id: int, kind: ControlType, *values: str) -> None:
+    append(log, *values, producer=Idempotent(producer_id, 0, 0, transactional=True))
+    end(log, producer_id, kind)
+
+
+def end(log: Log, producer_id: int, kind: ControlType) -> None:
+    log.append(marker(kind, producer_id, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+
+
+def test_an_undecided_transaction_holds_the_last_stable_offset(make: MakeLog) -> None:
+    """Rule 1; the marker counts when the high watermark has passed it (producers.py rule 6)."""
+    log = make()
+    append(log, "plain")
+    append(log, "a", "b", producer=Idempotent(5, 0, 0, transactional=True))
+    append(log, "behind")
+    log.high_watermark = 4
+    assert log.last_stable_offset == 1
+    assert values_of(log, 0, Isolation.LAST_STABLE) == [(0, "plain")]
+    assert len(values_of(log, 0, Isolation.HIGH_WATERMARK)) == 4
+    end(log, 5, ControlType.COMMIT)
+    assert log.last_stable_offset == 1
+    log.high_watermark = 5
+    assert log.last_stable_offset == 5
+    assert len(values_of(log, 0, Isolation.LAST_STABLE)) == 4
+
+
+def test_the_last_stable_offset_is_not_before_the_log(make: MakeLog) -> None:
+    """Rule 1: the transaction's records were deleted, its end is still to come."""
+    log = make()
+    append(log, "a", producer=Idempotent(5, 0, 0, transactional=True))
+    append(log, "b", "c")
+    log.high_watermark = 3
+    log.trim(2, NOW_MS)
+    assert log.last_stable_offset == 2
+
+
+@pytest.mark.parametrize("restart", ["none", "clean", "unclean"])
+def test_aborted_transactions_of_the_range_are_told(make: MakeLog, restart: str) -> None:
+    """F10; also after a restart, from the index or from the batches."""
+    log = make()
+    transaction(log, 5, ControlType.ABORT, BIG)  # 0, marker 1
+    transaction(log, 6, ControlType.COMMIT, BIG)  # 2, marker 3
+    transaction(log, 7, ControlType.ABORT, BIG, "x")  # 4, 5, marker 6
+    if restart == "clean":
+        log.close()
+    if restart != "none":
+        log = make(is_clean=restart == "clean")
+    log.high_watermark = log.log_end_offset
+    first = log.read(0, EVERYTHING, Isolation.LAST_STABLE).aborted
+    assert first is not None
+    assert (first[0].producer_id, first[0].first_offset, first[0].last_offset) == (5, 0, 1)
+    last = log.read(4, EVERYTHING, Isolation.LAST_STABLE).aborted
+    assert last is not None
+    assert [(found.producer_id, found.first_offset) for found in last] == [(7, 4)]
+    assert log.read(0, EVERYTHING, Isolation.HIGH_WATERMARK).aborted is None
+    assert log.read(7, EVERYTHING, Isolation.LAST_STABLE).aborted == []
+
+
+def test_an_old_coordinator_may_not_end_a_transaction(make: MakeLog) -> None:
+    """producers.py rule 3, for markers."""
+    log = make()
+    append(log, "a", producer=Idempotent(5, 0, 0, transactional=True))
+    log.append(
+        marker(ControlType.COMMIT, 5, 0, coordinator_epoch=4),
+        leader_epoch=0,
+        wall_ms=NOW_MS,
+        origin=Origin.COORDINATOR,
+    )
+    refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED, lambda: end(log, 5, ControlType.ABORT))
+    assert log.log_end_offset == 2
+
+
+# ---- follower --------------------------------------------------------------------------------------------
+
+
+def test_a_follower_becomes_equal_to_its_leader_byte_by_byte(make: MakeLog, tmp_path: Path) -> None:
+    """D1: offsets, epochs, CRC kept; producers and epochs learnt from the batches."""
+    leader = make()
+    append(leader, "a", "b", producer=Idempotent(5, 0, 0))
+    append(leader, "c", epoch=2)
+    transaction(leader, 6, ControlType.ABORT, "d")
+    follower = make(topic="u")
+    everything = bytes_of(leader)
+    info = follower.append_as_follower(everything + b"cut off", wall_ms=NOW_MS)
+    assert info is not None
+    assert (info.base_offset, info.last_offset) == (0, leader.log_end_offset - 1)
+    assert bytes_of(follower) == everything
+    assert follower.latest_epoch == 2
+    assert [follower.epoch_of(offset) for offset in range(4)] == [0, 0, 2, 2]
+    follower.high_watermark = info.last_offset + 1
+    assert follower.read(0, EVERYTHING, Isolation.LAST_STABLE).aborted == leader.open().aborted(0, 100)
+    assert append(follower, "x", producer=Idempotent(5, 0, 2), epoch=3) == 5
+
+
+def test_a_follower_takes_gaps_but_no_repetition(make: MakeLog) -> None:
+    """A compacted leader skips offsets; what lies before our end is refused."""
+    leader = make()
+    fill(leader, 4, "x")
+    parts = [bytes_of(leader, offset)[: len(bytes_of(leader, 3))] for offset in range(4)]
+    follower = make(topic="u")
+    follower.append_as_follower(parts[0], wall_ms=NOW_MS)
+    follower.append_as_follower(parts[2], wall_ms=NOW_MS)
+    assert [offset for offset, _ in values_of(follower)] == [0, 2]
+    error = refused(ErrorCode.UNKNOWN_SERVER_ERROR, lambda: follower.append_as_follower(parts[1], wall_ms=NOW_MS))
+    assert "less than the next offset 3" in str(error.message)
+    assert follower.log_end_offset == 3
+
+
+def test_a_follower_that_is_empty_begins_where_the_leaders_batch_does(make: MakeLog) -> None:
+    """After DeleteRecords the leader's start may lie inside a batch; what is before the start stays unread."""
+    leader = make()
+    append(leader, "a", "b", "c")
+    follower = make(topic="u")
+    follower.truncate_fully(1)
+    follower.append_as_follower(bytes_of(leader), wall_ms=NOW_MS)
+    assert (follower.log_start_offset, follower.log_end_offset) == (1, 3)
+    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: follower.read(0, 1, Isolation.LOG_END))
+    assert [offset for offset, _ in values_of(follower, 1)] == [0, 1, 2], "whole batches are sent"
+
+
+def test_a_follower_leaves_batches_of_a_later_epoch_out(make: MakeLog) -> None:
+    """They come from a leader of whom it has not heard."""
+    leader = make()
+    append(leader, "a", epoch=1)
+    append(leader, "b", epoch=2)
+    follower = make(topic="u")
+    follower.append_as_follower(bytes_of(leader), leader_epoch=1, wall_ms=NOW_MS)
+    assert values_of(follower) == [(0, "a")]
+    assert follower.append_as_follower(bytes_of(leader, 1), leader_epoch=1, wall_ms=NOW_MS) is None

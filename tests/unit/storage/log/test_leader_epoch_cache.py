@@ -1,0 +1,183 @@
+"""Which epoch began where (storage/log/leader_epoch_cache.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.io.disk import TEMPORARY, Buffer, Disk
+from storage.log.leader_epoch_cache import LeaderEpochs
+
+
+def table(tmp_path: Path, *entries: tuple[int, int]) -> LeaderEpochs:
+    epochs = LeaderEpochs(Disk(), f"{tmp_path}/leader-epoch-checkpoint")
+    for entry in entries:
+        epochs.assign(*entry)
+    return epochs
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ((4, 30), [(1, 0), (3, 20), (4, 30)]),
+        ((3, 25), [(1, 0), (3, 20)]),
+        ((3, 20), [(1, 0), (3, 20)]),
+        ((3, 15), [(1, 0), (3, 15)]),
+        ((4, 20), [(1, 0), (4, 20)]),
+        ((4, 10), [(1, 0), (4, 10)]),
+        ((2, 30), [(1, 0), (2, 30)]),
+        ((9, 0), [(9, 0)]),
+        ((1, 5), [(1, 5)]),
+        ((-1, 50), [(1, 0), (3, 20)]),
+    ],
+)
+def test_a_new_epoch_drops_what_contradicts_it(
+    tmp_path: Path, entry: tuple[int, int], expected: list[tuple[int, int]]
+) -> None:
+    """Rule 1: epochs and offsets ascend."""
+    epochs = table(tmp_path, (1, 0), (3, 20))
+    epochs.assign(*entry)
+    assert epochs.entries() == expected
+    assert epochs.latest == expected[-1][0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (-1, (-1, -1)),
+        (0, (0, 5)),  # before all: as Kafka, the epoch asked for and where the first one began
+        (1, (1, 20)),
+        (2, (1, 20)),
+        (3, (3, 40)),
+        (4, (3, 40)),
+        (5, (5, 100)),
+        (6, (-1, -1)),
+    ],
+)
+def test_the_end_of_an_epoch_is_where_the_next_began(tmp_path: Path, asked: int, expected: tuple[int, int]) -> None:
+    """OffsetForLeaderEpoch and truncation ask for this."""
+    assert table(tmp_path, (1, 5), (3, 20), (5, 40)).end_offset_for(asked, 100) == expected
+
+
+def test_an_empty_table_knows_nothing(tmp_path: Path) -> None:
+    """All -1."""
+    epochs = table(tmp_path)
+    assert (epochs.latest, epochs.epoch_at(7)) == (-1, -1)
+    assert epochs.end_offset_for(0, 9) == (-1, -1)
+
+
+def test_offsets_belong_to_the_epoch_that_began_last(tmp_path: Path) -> None:
+    """ListOffsets reports it."""
+    epochs = table(tmp_path, (1, 5), (3, 20))
+    assert [epochs.epoch_at(offset) for offset in (0, 5, 19, 20, 99)] == [-1, 1, 1, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [(100, [(1, 5), (3, 20)]), (21, [(1, 5), (3, 20)]), (20, [(1, 5)]), (6, [(1, 5)]), (5, []), (0, [])],
+)
+def test_truncate_forgets_the_epochs_that_began_behind_the_end(
+    tmp_path: Path, end: int, expected: list[tuple[int, int]]
+) -> None:
+    """Rule 2."""
+    epochs = table(tmp_path, (1, 5), (3, 20))
+    epochs.truncate(end)
+    assert epochs.entries() == expected
+    assert epochs.latest == (expected[-1][0] if expected else -1)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (0, [(1, 5), (3, 20)]),
+        (5, [(1, 5), (3, 20)]),
+        (6, [(1, 6), (3, 20)]),
+        (20, [(3, 20)]),
+        (30, [(3, 30)]),
+    ],
+)
+def test_trim_lets_the_first_epoch_begin_at_the_start(
+    tmp_path: Path, start: int, expected: list[tuple[int, int]]
+) -> None:
+    """Rule 2, as Kafka keeps it."""
+    epochs = table(tmp_path, (1, 5), (3, 20))
+    epochs.trim(start)
+    assert epochs.entries() == expected
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    """FORMAT of leader-epoch-checkpoint; written once, not again."""
+    epochs = table(tmp_path, (1, 5), (3, 20))
+    epochs.write()
+    file = tmp_path / "leader-epoch-checkpoint"
+    assert file.read_bytes() == b"0\n2\n1 5\n3 20\n"
+    file.unlink()
+    epochs.write()
+    assert epochs.collect_write() is None
+    assert not file.exists()
+    epochs.assign(4, 30)
+    epochs.write()
+    assert table(tmp_path).entries() == [(1, 5), (3, 20), (4, 30)]
+
+
+def test_what_is_written_without_a_sync_replaces_the_file_when_it_is_durable(tmp_path: Path) -> None:
+    """Rule 3."""
+    epochs = table(tmp_path, (1, 5))
+    epochs.write()
+    epochs.assign(3, 20)
+    epochs.write_beside()
+    assert table(tmp_path).entries() == [(1, 5)]
+    epochs.put_in_place()
+    assert table(tmp_path).entries() == [(1, 5), (3, 20)]
+    epochs.write_beside()
+    epochs.put_in_place()
+    assert [path.name for path in tmp_path.iterdir()] == ["leader-epoch-checkpoint"]
+
+
+def test_collected_work_writes_what_was_there_then(tmp_path: Path) -> None:
+    """It is closed: what comes later is for the next one."""
+    epochs = table(tmp_path, (1, 5))
+    work = epochs.collect_write()
+    epochs.assign(3, 20)
+    assert work is not None
+    work()
+    assert table(tmp_path).entries() == [(1, 5)]
+    assert epochs.collect_write() is not None
+
+
+def test_work_that_comes_late_writes_nothing_over_what_was_collected_later(tmp_path: Path) -> None:
+    """A sync has written more meanwhile, and nobody reads the batches again after a clean stop."""
+    epochs = table(tmp_path, (1, 5))
+    late = epochs.collect_write()
+    assert late is not None
+    epochs.assign(3, 20)
+    ((path, content),) = epochs.collect()
+    Path(path).write_bytes(content)
+    late()
+    assert table(tmp_path).entries() == [(1, 5), (3, 20)]
+
+
+def test_what_two_may_have_written_at_once_is_written_again(tmp_path: Path) -> None:
+    """Nobody knows whose name came last."""
+
+    class Meanwhile(Disk):
+        def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True, beside: str = TEMPORARY) -> None:
+            epochs.assign(3, 20)
+            epochs.collect()
+            super().replace_atomically(path, data, sync=sync, beside=beside)
+
+    epochs = LeaderEpochs(Meanwhile(), str(tmp_path / "leader-epoch-checkpoint"))
+    epochs.assign(1, 5)
+    work = epochs.collect_write()
+    assert work is not None
+    work()
+    assert epochs.collect(), "what is there is older"
+
+
+def test_entries_that_contradict_are_dropped_when_read(tmp_path: Path) -> None:
+    """Rule 1 holds for files too, and the file is mended."""
+    (tmp_path / "leader-epoch-checkpoint").write_text("0\n3\n1 5\n3 20\n2 30\n")
+    epochs = table(tmp_path)
+    assert epochs.entries() == [(1, 5), (2, 30)]
+    assert epochs.collect_write() is not None

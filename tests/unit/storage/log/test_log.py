@@ -1,0 +1,417 @@
+"""Reading, cutting, flushing and closing a log, on both engines (storage/log/log.py, timestamps.py)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.compression import Compression
+from protocol.errors import ErrorCode
+from storage.config.log_config import LogConfig
+from storage.io.disk import StorageError
+from storage.log.log import Checkpoint, Isolation
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.logs import (
+    BIG,
+    EVERYTHING,
+    NOW_MS,
+    SMALL,
+    Idempotent,
+    MakeLog,
+    append,
+    fill,
+    produced,
+    refused,
+    values_of,
+)
+
+# ---- read ------------------------------------------------------------------------------------------------
+
+
+def test_each_isolation_sees_up_to_its_bound(make: MakeLog) -> None:
+    """F2, F6, F11."""
+    log = make()
+    fill(log, 6, "x")
+    log.high_watermark = 4
+    for isolation, bound in ((Isolation.LOG_END, 6), (Isolation.HIGH_WATERMARK, 4), (Isolation.LAST_STABLE, 4)):
+        assert [offset for offset, _ in values_of(log, 0, isolation)] == list(range(bound))
+        for offset in range(bound, 7):
+            info = log.read(offset, EVERYTHING, isolation)
+            assert (info.regions, info.size) == ((), 0)
+            assert info[2:6] == (4, 4, 0, 6)
+    for offset in (-1, 7):
+        refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda offset=offset: log.read(offset, 1, Isolation.LOG_END))
+        refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda offset=offset: log.read_records(offset, 1))
+
+
+def test_one_batch_is_given_however_large(make: MakeLog) -> None:
+    """F9."""
+    log = make()
+    append(log, BIG)
+    assert log.read(0, 1, Isolation.LOG_END).size > 300
+    assert log.read(0, 1, Isolation.LOG_END, min_one_batch=False).size == 0
+    assert len(log.read_records(0, 1)) > 300
+
+
+def test_the_high_watermark_stays_within_the_log(make: MakeLog) -> None:
+    """Rule 1."""
+    log = make(known=Checkpoint(high_watermark=50))
+    assert log.high_watermark == 50, "as checkpointed, as long as it is not open"
+    fill(log, 6)
+    log.high_watermark = 100
+    assert log.high_watermark == 6
+    log.trim(4, NOW_MS)
+    log.high_watermark = 1
+    assert log.high_watermark == 4
+
+
+# ---- times -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_the_first_record_with_a_time_is_found_inside_its_batch(make: MakeLog, compression: Compression) -> None:
+    """Its own timestamp decides, whatever the codec."""
+    log = make(config=LogConfig())
+    for number in range(5):
+        append(log, *"abcd", epoch=number, timestamp_ms=NOW_MS + 100 * number, step_ms=10, compression=compression)
+    assert log.offset_for_timestamp(0) == (NOW_MS, 0, 0)
+    assert log.offset_for_timestamp(NOW_MS + 111) == (NOW_MS + 120, 6, 1)
+    assert log.offset_for_timestamp(NOW_MS + 131) == (NOW_MS + 200, 8, 2)
+    assert log.offset_for_timestamp(NOW_MS + 430) == (NOW_MS + 430, 19, 4)
+    assert log.offset_for_timestamp(NOW_MS + 431) is None
+    assert log.offset_of_max_timestamp() == (NOW_MS + 430, 19, 4)
+
+
+def test_records_before_the_start_of_the_log_are_not_found(make: MakeLog) -> None:
+    """The start may lie inside a batch whose latest record is before it."""
+    log = make(config=LogConfig())
+    log.append(produced("late"), leader_epoch=0, wall_ms=NOW_MS)
+    builder = produced("a", "b", timestamp_ms=NOW_MS + 50, step_ms=-20)
+    log.append(builder, leader_epoch=0, wall_ms=NOW_MS)
+    append(log, "c", timestamp_ms=NOW_MS + 40)
+    log.high_watermark = 4
+    assert log.offset_for_timestamp(NOW_MS + 35) == (NOW_MS + 50, 1, 0)
+    log.trim(2, NOW_MS)
+    assert log.offset_for_timestamp(NOW_MS + 35) == (NOW_MS + 40, 3, 0)
+    assert log.offset_for_timestamp(NOW_MS) == (NOW_MS + 30, 2, 0)
+
+
+def test_an_empty_log_has_no_times(make: MakeLog) -> None:
+    """None, and the caller answers -1."""
+    log = make()
+    assert log.offset_for_timestamp(0) is None
+    assert log.offset_of_max_timestamp() is None
+
+
+# ---- leader epochs ---------------------------------------------------------------------------------------
+
+
+def test_an_epoch_begins_at_the_end_without_opening_the_log(make: MakeLog) -> None:
+    """Rule 2: becoming leader of 5,000 partitions opens none."""
+    log = make()
+    append(log, "a", epoch=1)
+    log.close()
+    again = make()
+    again.assign_epoch(4)
+    assert not again.is_open
+    assert again.latest_epoch == 4
+    assert again.end_offset_for_epoch(1) == (1, 1)
+    assert again.end_offset_for_epoch(4) == (4, 1)
+    assert again.end_offset_for_epoch(5) == (-1, -1)
+
+
+def test_an_append_of_an_earlier_epoch_does_not_bring_it_back(make: MakeLog) -> None:
+    """appends.py rule 4: it was under way when the next epoch began."""
+    log = make()
+    append(log, "a", epoch=1)
+    late = log.prepare(produced("b"), leader_epoch=1, wall_ms=NOW_MS)
+    log.assign_epoch(2, log.log_end_offset)
+    log.write(late)
+    log.commit(late, NOW_MS)
+    append(log, "c", epoch=2)
+    assert log.latest_epoch == 2
+    assert [log.epoch_of(offset) for offset in range(3)] == [1, 1, 2]
+
+
+def test_epochs_are_found_again_after_a_crash(make: MakeLog) -> None:
+    """leader_epochs.py rule 3: the file was never written."""
+    log = make()
+    for epoch in (1, 3, 4):
+        append(log, BIG, BIG, epoch=epoch)
+    again = make(is_clean=False)
+    assert [again.end_offset_for_epoch(epoch) for epoch in (1, 2, 3, 4)] == [(1, 2), (1, 2), (3, 4), (4, 6)]
+
+
+# ---- cutting ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", range(8))
+def test_truncate_takes_back_everything_that_came_later(make: MakeLog, offset: int) -> None:
+    """Records, epochs, producers, high watermark, flushed end, aborted transactions."""
+    log = make()
+    for number in range(6):
+        append(log, BIG, epoch=number, producer=Idempotent(5, 0, number))
+    log.sync_work()()
+    log.flushed(6)
+    log.high_watermark = 6
+    assert log.truncate(offset) == (offset < 6)
+    end_offset = min(offset, 6)
+    assert log.log_end_offset == log.high_watermark == log.flushed_end_offset == end_offset
+    assert log.latest_epoch == end_offset - 1
+    assert [found for found, _ in values_of(log)] == list(range(end_offset))
+    assert append(log, "next", producer=Idempotent(5, 0, end_offset), epoch=9) == end_offset
+
+
+def test_truncating_at_the_end_drops_an_epoch_without_records(make: MakeLog) -> None:
+    """As Kafka: this replica led, appended nothing, and somebody else leads now."""
+    log = make()
+    append(log, "a", epoch=1)
+    log.assign_epoch(2)
+    assert not log.truncate(1)
+    assert log.latest_epoch == 1
+
+
+def test_cutting_takes_snapshots_along(make: MakeLog, tmp_path: Path) -> None:
+    """snapshots.py rule 2: one behind the end would be believed when the log has grown again."""
+    log = make()
+    fill(log, 9)
+    log.high_watermark = 9
+    log.truncate(7)
+    assert [path.name for path in sorted((tmp_path / "t-0").glob("*.snapshot"))] == [
+        f"{offset:020d}.snapshot" for offset in (2, 4, 6)
+    ]
+    log.trim(4, NOW_MS)
+    assert [path.name for path in sorted((tmp_path / "t-0").glob("*.snapshot"))] == [
+        f"{offset:020d}.snapshot" for offset in (4, 6)
+    ]
+
+
+def test_truncate_below_the_first_segment_begins_anew_there(make: MakeLog) -> None:
+    """As Kafka: the leader's log ends before ours begins."""
+    log = make()
+    fill(log, 6)
+    log.high_watermark = 6
+    log.trim(5, NOW_MS)
+    assert log.truncate(2)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (2, 2, 2)
+    assert append(log, "x") == 2
+
+
+def test_truncate_fully_forgets_all(make: MakeLog, tmp_path: Path) -> None:
+    """Snapshots and epochs too."""
+    log = make()
+    for number in range(6):
+        append(log, BIG, epoch=number, producer=Idempotent(5, 0, number))
+    log.truncate_fully(100)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (100, 100, 100)
+    assert log.latest_epoch == -1
+    assert not list((tmp_path / "t-0").glob("*.snapshot"))
+    assert append(log, "x", producer=Idempotent(5, 0, 3)) == 100
+
+
+def test_trim_moves_the_start_and_drops_whole_segments(make: MakeLog) -> None:
+    """DeleteRecords: not above the high watermark, never back."""
+    log = make()
+    fill(log, 7, epoch=1)
+    log.high_watermark = 5
+    error = refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: log.trim(6, NOW_MS))
+    assert "larger than the high watermark 5" in str(error.message)
+    log.trim(3, NOW_MS)
+    assert (log.log_start_offset, log.open().start_offset) == (3, 2)
+    log.trim(1, NOW_MS)
+    assert log.log_start_offset == 3
+    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: log.read(2, 1, Isolation.LOG_END))
+    assert [offset for offset, _ in values_of(log)] == [3, 4, 5, 6]
+    assert [log.epoch_of(offset) for offset in (2, 3)] == [-1, 1]
+    assert log.checkpoint.log_start_offset == 3
+
+
+def test_a_trimmed_log_begins_there_again(make: MakeLog) -> None:
+    """recovery.py: from the checkpoint, or from the first segment when that is later."""
+    log = make()
+    fill(log, 7)
+    log.high_watermark = 7
+    log.trim(3, NOW_MS)
+    log.close()
+    assert make(known=log.checkpoint).log_start_offset == 3
+    assert make().log_start_offset == 2
+
+
+def test_a_log_that_ends_before_its_start_is_empty_there(make: MakeLog) -> None:
+    """recovery.py rule 4."""
+    log = make()
+    fill(log, 3, epoch=1)
+    again = make(is_clean=False, known=Checkpoint(0, 10, 12))
+    assert (again.log_start_offset, again.log_end_offset, again.high_watermark) == (10, 10, 10)
+    assert again.latest_epoch == -1
+    assert append(again, "x") == 10
+
+
+# ---- flush -----------------------------------------------------------------------------------------------
+
+
+def test_the_recovery_point_moves_when_a_sync_has_succeeded(make: MakeLog) -> None:
+    """Rule 4."""
+    disk = FaultyDisk()
+    log = make(disk=disk)
+    fill(log, 2, "x")
+    assert (log.unflushed_messages, log.flushed_end_offset) == (2, 0)
+    work = log.sync_work()
+    append(log, "later")
+    disk.forget_history()
+    work()
+    assert disk.syncs
+    log.flushed(2)
+    assert (log.unflushed_messages, log.flushed_end_offset) == (1, 2)
+    assert log.checkpoint == Checkpoint(2, 0, 0)
+
+
+def test_epochs_are_durable_before_the_recovery_point_moves(make: MakeLog, tmp_path: Path) -> None:
+    """leader_epochs.py rule 3."""
+    disk = FaultyDisk()
+    log = make(disk=disk)
+    append(log, "x", epoch=3)
+    assert not (tmp_path / "t-0" / "leader-epoch-checkpoint").exists()
+    log.sync_work()()
+    assert (tmp_path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n"
+    assert any("leader-epoch-checkpoint" in path for path in disk.syncs)
+
+
+def test_a_flush_is_due_by_number_by_time_and_after_a_roll(make: MakeLog) -> None:
+    """seeds.md R6: `flush.messages`, `flush.ms`, and a segment that is full (as Kafka)."""
+    log = make(config=replace(SMALL, flush_ms=500, flush_messages=3))
+    assert not log.is_flush_due(NOW_MS * 2)
+    append(log, "x")
+    assert not log.is_flush_due(NOW_MS + 499)
+    assert log.is_flush_due(NOW_MS + 500)
+    fill(log, 2, "x")
+    assert log.is_flush_due(NOW_MS)
+    log.sync_work()()
+    log.flushed(3)
+    assert not log.is_flush_due(NOW_MS * 2)
+    fill(log, 2)
+    assert not log.is_flush_due(NOW_MS)
+    append(log, BIG)
+    log.update_config(replace(SMALL))
+    assert log.is_flush_due(NOW_MS)
+
+
+# ---- life ------------------------------------------------------------------------------------------------
+
+
+def test_a_log_opens_nothing_before_it_is_used(make: MakeLog) -> None:
+    """Rule 2, design D11."""
+    log = make()
+    fill(log, 6)
+    log.high_watermark = 6
+    log.close()
+    disk = FaultyDisk()
+    again = make(disk=disk, known=log.checkpoint)
+    assert again.checkpoint == Checkpoint(6, 0, 6)
+    assert (again.high_watermark, again.name, again.topic_id) == (6, "t-0", log.topic_id)
+    again.update_config(SMALL)
+    again.assign_epoch(3)
+    again.close()
+    assert (again.is_open, disk.reads, disk.open_files) == (False, [], 0)
+    assert again.log_end_offset == 6
+    assert again.is_open
+
+
+def test_a_log_is_released_only_when_all_is_flushed(make: MakeLog) -> None:
+    """Closed without a sync, it must not be taken for durable."""
+    log = make()
+    append(log, "a")
+    assert not log.release()
+    log.sync_work()()
+    log.flushed(1)
+    prepared = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
+    assert not log.release()
+    log.abort(prepared)
+    assert log.release()
+    assert not log.is_open
+    assert values_of(log) == [(0, "a")]
+
+
+def test_an_offline_log_refuses_every_use(make: MakeLog) -> None:
+    """Rule 5."""
+    log = make()
+    append(log, "a")
+    prepared = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
+    log.go_offline()
+    log.abort(prepared)
+    for act in (
+        lambda: log.commit(prepared, NOW_MS),
+        lambda: append(log, "c"),
+        lambda: log.read(0, 1, Isolation.LOG_END),
+        lambda: log.log_end_offset,
+        lambda: log.truncate(0),
+    ):
+        refused(ErrorCode.KAFKA_STORAGE_ERROR, act)
+    log.close()
+    log.flushed(1)
+
+
+def test_regions_outlive_the_log(make: MakeLog, tmp_path: Path) -> None:
+    """A deleted topic can still be sent."""
+    log = make()
+    append(log, BIG)
+    region = log.read(0, EVERYTHING, Isolation.LOG_END).regions[0]
+    log.delete()
+    for path in (tmp_path / "t-0").iterdir():
+        path.unlink()
+    assert len(os.pread(region.file.fileno(), region.length, region.position)) == region.length
+
+
+def test_a_sync_that_comes_after_a_deletion_is_no_failure(make: MakeLog, tmp_path: Path) -> None:
+    """The thread finds another name, or nothing: the directory is not to blame."""
+    log = make()
+    fill(log, 5, epoch=2)
+    before, after = log.sync_work(), log.sync_work()
+    append(log, BIG, epoch=3)
+    late = log.sync_work()
+    before()
+    log.delete()
+    (tmp_path / "t-0").rename(tmp_path / "t-0.0-delete")
+    after()
+    late()
+    assert not (tmp_path / "t-0").exists()
+
+
+def test_a_sync_during_a_deletion_is_no_failure(make: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above, with the thread in the middle; while the log is in service the error goes up."""
+    log = make()
+
+    def fail(path: str, *_: object, **__: object) -> None:
+        raise StorageError("replace", path)
+
+    for delete in (False, True):
+        append(log, BIG, epoch=log.log_end_offset)
+        work = log.sync_work()
+        monkeypatch.setattr(
+            "storage.io.disk.Disk.put_in_place",
+            lambda disk, path, *, delete=delete: (log.delete() if delete else None, fail(path)),
+        )
+        if delete:
+            work()
+        else:
+            with pytest.raises(StorageError):
+                work()
+
+
+def test_a_snapshot_is_durable_when_the_recovery_point_has_passed_it(make: MakeLog, tmp_path: Path) -> None:
+    """snapshots.py rule 3; one that was trimmed away meanwhile does no harm."""
+    disk = FaultyDisk()
+    log = make(disk=disk)
+    fill(log, 5)
+    work = log.sync_work()
+    log.high_watermark = 5
+    log.trim(4, NOW_MS)
+    disk.forget_history()
+    work()
+    assert any(path.endswith(f"{4:020d}.snapshot") for path in disk.syncs)
+    disk.forget_history()
+    log.sync_work()()
+    assert not any(path.endswith(".snapshot") for path in disk.syncs)

@@ -1,0 +1,489 @@
+"""What `validate` lets into a log, what it changes, and what it answers to the rest."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import cramjam
+import pytest
+
+from protocol.compression import Compression
+from protocol.errors import ErrorCode, KafkaError
+from protocol.record_codec import encode_record
+from protocol.records import (
+    BatchBuilder,
+    Record,
+    assemble,
+    control_batch,
+    crc_is_valid,
+    end_txn_marker,
+    headers,
+    parse_header,
+    patch,
+    records,
+)
+from protocol.records import ControlType as Control
+from storage.config.log_config import LogConfig
+from storage.log.log_validator import (
+    BELIEVED_COUNT,
+    FEW_RECORDS,
+    FIRST_RECORDS,
+    BatchRules,
+    Origin,
+    RejectedRecords,
+    Validated,
+    recompress,
+    refuse_zstd,
+    validate,
+    validate_replicated,
+)
+from tests.support.batches import TOPICS, Case, batch, cases, record, with_body, with_fields
+
+NOW_MS = 1_763_000_000_000
+MAX = 1 << 24
+
+
+def rules(topic: str = "plain", *, opens_all: bool = False) -> BatchRules:
+    """The rules of one of the table's topics."""
+    settings = TOPICS[topic]
+    config = LogConfig()
+    if "cleanup.policy" in settings:
+        config = replace(config, cleanup_policy=frozenset({settings["cleanup.policy"]}))
+    if "message.timestamp.type" in settings:
+        config = replace(config, message_timestamp_type=settings["message.timestamp.type"])
+    if "compression.type" in settings:
+        config = replace(config, compression_type=settings["compression.type"])
+    if "max.message.bytes" in settings:
+        config = replace(config, max_message_bytes=int(settings["max.message.bytes"]))
+    if "message.timestamp.before.max.ms" in settings:
+        config = replace(config, message_timestamp_before_max_ms=600_000, message_timestamp_after_max_ms=600_000)
+    return BatchRules(config, f"{topic}-0", opens_all=opens_all)
+
+
+def refused(data: bytes | bytearray | None, by: BatchRules | None = None) -> KafkaError:
+    """The error that comes for it."""
+    with pytest.raises(KafkaError) as caught:
+        validate(None if data is None else bytearray(data), by or rules(), wall_ms=NOW_MS)
+    return caught.value
+
+
+def accepted(data: bytes | bytearray, by: BatchRules | None = None) -> Validated:
+    """What comes out; its header must be the one in the bytes, its CRC right."""
+    found = validate(bytearray(data), by or rules(), wall_ms=NOW_MS)
+    assert [(position, header) for position, header in headers(found.records)] == found.batches
+    assert all(crc_is_valid(found.records, position, header) for position, header in found.batches)
+    return found
+
+
+def opened(found: Validated) -> list[Record]:
+    """Its records."""
+    position, header = found.batches[0]
+    return records(found.records, position, header, max_bytes=MAX)
+
+
+CASES = cases(NOW_MS)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.topic}: {case.name}" for case in CASES])
+def test_the_table_of_batches_is_answered_as_it_says(case: Case) -> None:
+    """The answers that clients see; where they are not Kafka's, decision 0003 says why."""
+    if case.ours == ErrorCode.NONE:
+        assert case.data is not None
+        accepted(case.data, rules(case.topic))
+        return
+    error = refused(case.data, rules(case.topic))
+    assert error.code == case.ours
+    assert error.message
+    blamed = tuple(index for index, _ in error.record_errors) if isinstance(error, RejectedRecords) else ()
+    assert blamed == case.rejected
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.topic}: {case.name}" for case in CASES])
+def test_opening_everything_answers_as_kafka_does(case: Case) -> None:
+    """`opens_all` is for those who want Kafka's checks at Kafka's price: every code is Kafka's, or stricter."""
+    by = rules(case.topic, opens_all=True)
+    if case.kafka == ErrorCode.NONE and "offset deltas" not in case.name:
+        assert case.data is not None
+        accepted(case.data, by)
+    else:
+        differs = case.ours not in {case.kafka, ErrorCode.NONE}
+        stricter = ErrorCode.INVALID_RECORD if case.kafka in {ErrorCode.NONE, None} else case.kafka
+        assert refused(case.data, by).code == (case.ours if differs else stricter)
+
+
+def test_an_accepted_batch_is_not_copied() -> None:
+    """Rule 4, and D4: the produced bytes themselves go to disk."""
+    data = batch(NOW_MS)
+    assert validate(data, rules(), wall_ms=NOW_MS).records is data
+    frame = memoryview(bytearray(b"12345") + batch(NOW_MS) + b"678")
+    found = validate(frame[5 : 5 + len(data)], rules(), wall_ms=NOW_MS)
+    patch(frame, 5, 77, 3)
+    assert parse_header(found.records).base_offset == 77
+
+
+def test_a_refused_batch_has_not_been_changed() -> None:
+    """Rule 4: whoever logs or counts it sees what came."""
+    for case in CASES:
+        if case.data is not None and case.ours != ErrorCode.NONE:
+            data = bytearray(case.data)
+            with pytest.raises(KafkaError):
+                validate(data, rules(case.topic), wall_ms=NOW_MS)
+            assert data == case.data, case.name
+
+
+def test_bytes_too_few_for_another_batch_are_cut_off() -> None:
+    """Rule 1, as Kafka does; a batch that is cut off itself goes the same way."""
+    good = batch(NOW_MS)
+    assert accepted(good + b"\0" * 11).records == good
+    assert accepted(good + good[:-1]).records == good
+
+
+def test_log_append_time_is_stamped_without_opening_records() -> None:
+    """The type's bit and the max timestamp change, the record bytes do not; a consumer sees the broker's clock."""
+    good = batch(NOW_MS - 5000)
+    found = accepted(good, rules("append"))
+    assert found.log_append_time_ms == NOW_MS
+    assert found.records[61:] == good[61:]
+    assert {record.timestamp_ms for record in opened(found)} == {NOW_MS}
+    assert accepted(good).log_append_time_ms == -1
+
+
+def test_a_clients_log_append_time_bit_is_taken_away() -> None:
+    """A CreateTime topic keeps the records' own times, whatever bit a client sets; Kafka does it too."""
+    found = accepted(with_fields(batch(NOW_MS), attributes=8, max_timestamp=NOW_MS + 99))
+    assert not found.batches[0][1].is_log_append_time
+    assert found.batches[0][1].max_timestamp == NOW_MS + 2
+
+
+def test_the_max_timestamp_is_set_right_where_every_record_is_read() -> None:
+    """As Kafka does for every batch; without reading them all we believe the header."""
+    for count, topic, is_read in ((FEW_RECORDS, "plain", True), (20, "compact", True), (20, "plain", False)):
+        low = with_fields(batch(NOW_MS, count), max_timestamp=NOW_MS - 5000)
+        found = accepted(low, rules(topic)).batches[0][1].max_timestamp
+        assert found == (NOW_MS + count - 1 if is_read else NOW_MS - 5000)
+
+
+def test_a_time_beyond_64_bits_is_no_struct_error() -> None:
+    """Base timestamp and delta are both the client's: their sum may not fit."""
+    body = encode_record(2**62, 0, b"k", b"v")
+    data = with_body(bytes([len(body) << 1]) + bytes(body), 1, NOW_MS)
+    data = with_fields(data, base_timestamp=2**63 - 1, max_timestamp=2**63 - 1)
+    assert refused(data).code == ErrorCode.INVALID_TIMESTAMP
+    data = with_fields(data, base_timestamp=-(2**63), max_timestamp=0)
+    everything = BatchRules(replace(LogConfig(), message_timestamp_after_max_ms=2**63 - 1), "t-0", opens_all=True)
+    accepted(data, everything)
+
+
+@pytest.mark.parametrize("source", list(Compression))
+@pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_a_topic_with_a_codec_of_its_own_stores_every_batch_in_it(source: Compression, target: str) -> None:
+    """compression.type: same records, same producer, same times; a batch that has the codec is left alone."""
+    builder = BatchBuilder(compression=source, producer_id=9, producer_epoch=2, base_sequence=5, transactional=True)
+    for index in range(50):
+        builder.append(NOW_MS + index % 7, b"k%d" % index, b"value " * index, (("h", None),))
+    data = builder.build()
+    found = accepted(data, BatchRules(replace(LogConfig(), compression_type=target), "t-0"))
+    before, after = parse_header(data), found.batches[0][1]
+    assert Compression(after.compression).name.lower() == target.replace("uncompressed", "none")
+    assert after[6:] == before[6:]
+    assert after.is_transactional
+    assert opened(found) == records(data, 0, before, max_bytes=MAX)
+    if before.compression == after.compression:
+        assert found.records == data
+
+
+def test_a_batch_that_grows_too_large_when_recompressed_is_refused() -> None:
+    """max.message.bytes is for what is stored."""
+    data = batch(NOW_MS, 100, compression=Compression.GZIP, value=b"v" * 100)
+    size = len(batch(NOW_MS, 100, value=b"v" * 100))
+    assert len(data) < size
+    for limit in (size, size - 1):
+        config = replace(LogConfig(), compression_type="uncompressed", max_message_bytes=limit)
+        if limit == size:
+            accepted(data, BatchRules(config, "t-0"))
+        else:
+            assert refused(data, BatchRules(config, "t-0")).code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_large_compressed_batch_is_recompressed_too() -> None:
+    """One that is not opened for its checks."""
+    dice = random.Random(1)
+    builder = BatchBuilder(compression=Compression.LZ4)
+    for index in range(100):
+        builder.append(NOW_MS, b"%d" % index, dice.randbytes(200))
+    data = builder.build()
+    found = accepted(data, rules("gzip"))
+    assert found.batches[0][1].compression == Compression.GZIP
+    assert opened(found) == records(data, 0, parse_header(data), max_bytes=MAX)
+    broken = assemble(parse_header(data), bytes(data[61:-9]))
+    garbage = with_body(b"\xee" + dice.randbytes(9000), 100, NOW_MS, Compression.LZ4)
+    assert refused(broken, rules("gzip")).code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert refused(garbage, rules("gzip")).code == ErrorCode.INVALID_RECORD
+    accepted(garbage)
+
+
+def test_recompressing_needs_nothing_but_its_arguments() -> None:
+    """So that it can run in a helper process."""
+    data = batch(NOW_MS, 3)
+    again = recompress(parse_header(data), bytes(data[61:]), Compression.ZSTD, 5)
+    assert records(again, 0, parse_header(again), max_bytes=MAX) == records(data, 0, parse_header(data), max_bytes=MAX)
+
+
+def test_what_is_opened_is_bounded() -> None:
+    """Decision 0003: a batch that grows beyond the limit is refused, not decompressed to its end."""
+    by = rules("compact")
+    by.max_opened_bytes = 10_000
+    data = batch(NOW_MS, 1, compression=Compression.ZSTD, value=bytes(20_000))
+    assert refused(data, by).code == ErrorCode.MESSAGE_TOO_LARGE
+    accepted(data)
+
+
+def test_a_small_batch_that_grows_large_is_left_unopened() -> None:
+    """A good compression ratio is no fault."""
+    data = batch(NOW_MS, 2, compression=Compression.ZSTD, value=bytes(500_000))
+    assert len(data) < 1000
+    accepted(data)
+
+
+def test_a_count_that_is_hard_to_believe_is_counted() -> None:
+    """A large compressed batch is not opened, but it may not take two thousand million offsets by a header."""
+    data = batch(NOW_MS, 2, compression=Compression.GZIP, value=bytes(range(256)) * 40)
+    filler = batch(NOW_MS, 300, compression=Compression.SNAPPY, value=bytes(range(256)))
+    assert len(filler) > 4096
+    for original in (data, filler):
+        claim = with_fields(original, record_count=BELIEVED_COUNT + 1, last_offset_delta=BELIEVED_COUNT)
+        assert refused(claim).code == ErrorCode.INVALID_RECORD
+
+
+def test_the_lengths_of_the_first_records_are_walked_and_no_more() -> None:
+    """Decision 0003: the cost does not grow with the batch."""
+    whole = b"".join(record(index, value=b"x" * 100) for index in range(FIRST_RECORDS))
+    garbage = b"\xff" * 500
+    assert refused(with_body(whole[:-1], FIRST_RECORDS, NOW_MS)).code == ErrorCode.INVALID_RECORD
+    assert refused(with_body(whole + b"\0", FIRST_RECORDS, NOW_MS)).code == ErrorCode.INVALID_RECORD
+    accepted(with_body(whole, FIRST_RECORDS, NOW_MS))
+    accepted(with_body(whole + garbage, FIRST_RECORDS + 1, NOW_MS))
+    behind = with_body(whole + garbage, FIRST_RECORDS + 1, NOW_MS)
+    assert refused(behind, rules(opens_all=True)).code == ErrorCode.INVALID_RECORD
+
+
+def test_null_keys_are_named_as_kafka_names_them() -> None:
+    """Kafka's sentences, which its clients show."""
+    error = refused(with_body(record(0) + record(1, None), 2, NOW_MS), rules("compact"))
+    assert isinstance(error, RejectedRecords)
+    text = "Compacted topic cannot accept message without key in topic partition compact-0"
+    assert error.record_errors == [(1, text)]
+    assert error.message == (
+        "One or more records have been rejected due to 1 record errors in total, and only showing the first three "
+        f"errors at most: [RecordError(batchIndex=1, message='{text}')]"
+    )
+
+
+def test_late_records_are_named_as_kafka_names_them() -> None:
+    """The same for timestamps."""
+    error = refused(batch(NOW_MS + 700_000, 1), rules("range"))
+    assert isinstance(error, RejectedRecords)
+    assert error.message == "One or more records have been rejected due to invalid timestamp"
+    reach = f"[{NOW_MS - 600_000}, {NOW_MS + 600_000}]"
+    text = (
+        f"Timestamp {NOW_MS + 700_000} of message with offset 0 is out of range. The timestamp should be within {reach}"
+    )
+    assert error.record_errors == [(0, text)]
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize(
+    ("delta_ms", "is_in"), [(-600_000, True), (-600_001, False), (600_000, True), (600_001, False)]
+)
+def test_the_range_of_timestamps_has_sharp_ends(count: int, delta_ms: int, is_in: bool) -> None:
+    """Both ends belong to it, whether every record is read or the header alone."""
+    builder = BatchBuilder()
+    for index in range(count):
+        builder.append(NOW_MS + (delta_ms if index == 0 else 0), b"k", b"v")
+    if is_in:
+        accepted(builder.build(), rules("range"))
+        return
+    error = refused(builder.build(), rules("range"))
+    assert isinstance(error, RejectedRecords)
+    assert [index for index, _ in error.record_errors] == [0]
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_records_without_time_are_in_every_range(count: int) -> None:
+    """-1 is no time, also where others of the batch have one."""
+    builder = BatchBuilder()
+    for index in range(count):
+        builder.append(NOW_MS if index else -1, b"k", b"v")
+    accepted(builder.build(), rules("range"))
+
+
+def test_only_records_beyond_the_ends_are_named() -> None:
+    """Those exactly at the ends are not to blame."""
+    builder = BatchBuilder()
+    for delta_ms in (-600_000, 600_000, 600_001):
+        builder.append(NOW_MS + delta_ms, b"k", b"v")
+    error = refused(builder.build(), rules("range"))
+    assert isinstance(error, RejectedRecords)
+    assert [index for index, _ in error.record_errors] == [2]
+
+
+def test_every_late_record_is_named_with_its_own_time() -> None:
+    """Base and delta make the time; three of four keyless records are shown in the sentence."""
+    builder = BatchBuilder()
+    for delta_ms in (5, -700_000, 0, 800_000):
+        builder.append(NOW_MS + delta_ms, None, b"v")
+    error = refused(builder.build(), rules("range"))
+    assert isinstance(error, RejectedRecords)
+    assert [(index, text.split()[1]) for index, text in error.record_errors] == [
+        (1, str(NOW_MS - 700_000)),
+        (3, str(NOW_MS + 800_000)),
+    ]
+    error = refused(with_fields(builder.build(), base_timestamp=NOW_MS - 700_000), rules("compact"))
+    assert error.message is not None
+    assert "4 record errors" in error.message
+    assert error.message.count("batchIndex") == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"last_offset_delta": -1}, "Batch has an invalid offset range: [0, -1] in topic partition plain-0"),
+        ({"record_count": 0}, "Invalid reported count for record batch: 0 in topic partition plain-0"),
+        (
+            {"record_count": 2},
+            "Inconsistent batch offset range [0, 2] and count of records 2 in topic partition plain-0",
+        ),
+        ({"attributes": 0x20}, "Clients are not allowed to write control records in topic partition plain-0"),
+        ({"attributes": 5}, "Unknown compression type id: 5 in topic partition plain-0"),
+        ({"base_offset": 7}, "The baseOffset of the record batch in the append to plain-0 should be 0, but it is 7"),
+        (
+            {"producer_id": 0, "producer_epoch": 0},
+            "Invalid sequence number -1 in record batch with producerId 0 in topic partition plain-0",
+        ),
+    ],
+)
+def test_headers_are_refused_with_kafkas_sentences(fields: dict[str, int], sentence: str) -> None:
+    """Kafka logs them and keeps them from its clients; ours may read them."""
+    error = refused(with_fields(batch(NOW_MS), **fields))
+    code = ErrorCode.UNKNOWN_SERVER_ERROR if "compression" in sentence else ErrorCode.INVALID_RECORD
+    assert (error.code, error.message) == (code, sentence)
+
+
+def test_a_producer_id_of_0_is_one_and_an_epoch_without_id_is_none() -> None:
+    """Sequences are asked of those who have an id."""
+    accepted(with_fields(batch(NOW_MS), producer_id=0, producer_epoch=0, base_sequence=0))
+    accepted(with_fields(batch(NOW_MS), producer_id=-1, producer_epoch=3, base_sequence=-1))
+
+
+def test_a_short_batch_of_no_known_format_is_corrupt() -> None:
+    """Before Kafka asks whether all of it is there."""
+    data = batch(NOW_MS)[:40]
+    data[16] = 7
+    assert refused(data).code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+def test_a_large_compressed_batch_is_believed_by_its_frame(codec: Compression) -> None:
+    """Decision 0003: up to 4 KiB garbage behind a right start is found, above that it is not looked for."""
+    for size, is_in in ((4096, False), (4097, True)):
+        start = bytes(batch(NOW_MS, 20, compression=codec)[61:69])
+        header = parse_header(batch(NOW_MS, 20, compression=codec))
+        data = assemble(header, start + b"\xee" * (size - 61 - len(start)))
+        assert len(data) == size
+        if is_in:
+            accepted(data)
+        else:
+            assert refused(data).code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert refused(data, rules(opens_all=True)).code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_raw_snappy_is_believed_when_its_length_can_be() -> None:
+    """A varint of any size in front; 64 times the block is more than snappy can make of it."""
+    for value in (
+        b"",
+        b"v" * 100,
+        b"v" * 20_000,
+        random.Random(1).randbytes(20_000),
+        random.Random(1).randbytes(900_000),
+    ):
+        body = record(0, None, value)
+        header = parse_header(with_body(body, 1, NOW_MS, Compression.SNAPPY))
+        accepted(assemble(header, bytes(cramjam.snappy.compress_raw(body))))
+    header = parse_header(with_body(record(0), 1, NOW_MS, Compression.SNAPPY))
+    for start in (b"\x06", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\xff\x01", b"\x80\x80\x40"):
+        assert refused(assemble(header, start + b"\0" * 5000)).code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_zstd_is_for_produce_7_and_later() -> None:
+    """Older clients could not read it back."""
+    data = batch(NOW_MS, compression=Compression.ZSTD)
+    refuse_zstd(data, 7)
+    refuse_zstd(batch(NOW_MS), 3)
+    refuse_zstd(None, 3)
+    with pytest.raises(KafkaError) as caught:
+        refuse_zstd(data, 6)
+    assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_the_brokers_own_batches_are_not_doubted() -> None:
+    """Rule 5: control batches and several batches are a coordinator's right."""
+    marker = end_txn_marker(Control.COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=4, timestamp_ms=NOW_MS)
+    two = bytearray(marker + batch(NOW_MS))
+    found = validate(two, rules("compact"), wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    assert [header.is_control for _, header in found.batches] == [True, False]
+    found = validate(two, rules("append"), wall_ms=NOW_MS + 9, origin=Origin.COORDINATOR)
+    assert found.log_append_time_ms == NOW_MS + 9
+    assert all(crc_is_valid(two, position, header) for position, header in headers(two))
+    assert {header.max_timestamp for _, header in headers(two)} == {NOW_MS + 9}
+    limit = rules("small")
+    limit.max_message_bytes = len(batch(NOW_MS, 99))
+    validate(batch(NOW_MS, 99), limit, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    with pytest.raises(KafkaError) as caught:
+        validate(batch(NOW_MS, 99), rules("small"), wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def leaders_batches() -> bytearray:
+    """Three batches of a leader, of epochs 4, 4 and 5."""
+    out = bytearray()
+    for base, epoch in ((10, 4), (13, 4), (20, 5)):
+        data = batch(NOW_MS)
+        patch(data, 0, base, epoch)
+        out += data
+    return out
+
+
+def test_a_follower_takes_whole_valid_batches_in_order() -> None:
+    """Offsets may have gaps (compaction); what is cut off at the end comes again with the next fetch."""
+    data = leaders_batches()
+    assert [header.base_offset for _, header in validate_replicated(data, leader_epoch=5)] == [10, 13, 20]
+    assert [header.base_offset for _, header in validate_replicated(data[:-1], leader_epoch=5)] == [10, 13]
+    assert [header.base_offset for _, header in validate_replicated(data, leader_epoch=4)] == [10, 13]
+    assert validate_replicated(b"", leader_epoch=4) == []
+    assert validate_replicated(data, leader_epoch=0) == []
+    assert len(validate_replicated(data, leader_epoch=-1)) == 3
+    assert len(validate_replicated(batch(NOW_MS, 1), leader_epoch=0)) == 1
+
+
+def test_a_follower_refuses_corrupt_and_unordered_batches() -> None:
+    """A flipped bit on the way must not be written."""
+    data = leaders_batches()
+    data[-1] ^= 1
+    with pytest.raises(KafkaError) as caught:
+        validate_replicated(data, leader_epoch=5)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    unordered, negative = leaders_batches(), leaders_batches()
+    patch(unordered, 0, 11, 4)
+    patch(negative, 0, -5, 4)
+    for data in (unordered, negative, with_fields(batch(NOW_MS), last_offset_delta=-1)):
+        with pytest.raises(KafkaError):
+            validate_replicated(data, leader_epoch=5)
+
+
+def test_a_control_batch_of_kraft_is_a_batch_like_any() -> None:
+    """The leader of a raft log appends what has its offsets already."""
+    data = control_batch([(Control.LEADER_CHANGE, b"\0\0")], base_offset=7, timestamp_ms=NOW_MS, leader_epoch=3)
+    found = validate(data, rules("append"), wall_ms=NOW_MS, origin=Origin.RAFT_LEADER)
+    assert found.batches[0][1].base_offset == 7
+    assert found.log_append_time_ms == -1

@@ -1,0 +1,255 @@
+"""Logs of many segments: what is done for each of them, and what must not be (copies.py, retention.py)."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from protocol.records import ControlType
+from storage.config.log_config import LogConfig
+from storage.directories.log_manager import LogManager
+from storage.io.deferred_file_ops import Change
+from storage.io.disk import TEMPORARY, Disk, File, StorageError
+from storage.io.flush_task import SEGMENTS_AT_A_TIME
+from storage.log.log import Isolation, Log, Origin
+from storage.log.retention import AT_A_TIME
+from storage.segments.directory_recovery import LOG
+from storage.segments.segment_engine import SegmentEngine
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.logs import BIG, NOW_MS, TOPIC_ID, Idempotent, append, fill, log_at, marker, produced, values_of
+
+MANY = 5 * AT_A_TIME
+CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=150)
+"""A segment for each batch."""
+
+
+class CountingDisk(Disk):
+    """Counts what is opened and renamed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+        self.renamed: list[str] = []
+
+    def open(self, path: str, *, write: bool, create: bool = False) -> File:
+        """Open, and note it."""
+        self.opened.append(path)
+        return super().open(path, write=write, create=create)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, and note it."""
+        self.renamed.append(source)
+        super().rename(source, target)
+
+
+def closed(root: Path, count: int = MANY) -> None:
+    """A log of so many segments, a millisecond apart, that nobody uses at the moment."""
+    log = log_at(root, config=CONFIG)
+    fill(log, count, step_ms=1)
+    log.high_watermark = count
+    log.close()
+
+
+def engine_of(log: Log) -> SegmentEngine:
+    """The engine of a log that is open."""
+    engine = log.open()
+    assert isinstance(engine, SegmentEngine)
+    return engine
+
+
+# ---- looking ---------------------------------------------------------------------------------------------
+
+
+def test_a_copy_for_a_thread_copies_the_segments_in_use_and_no_others(tmp_path: Path) -> None:
+    """copies.py rules 1 and 2: the loop makes the copy, and a log may have thousands of segments."""
+    closed(tmp_path)
+    log = log_at(tmp_path, config=CONFIG)
+    engine = engine_of(log)
+    assert len(engine.segments()) == MANY
+    assert [base_offset for base_offset, _ in engine.copy().opened()] == [MANY - 1]
+    log.read(7, 1 << 20, Isolation.LOG_END)
+    twin = engine.copy()
+    assert [base_offset for base_offset, _ in twin.opened()] == [7, MANY - 1]
+    assert twin.read_batches(9, 1) == engine.read_batches(9, 1)
+    assert [base_offset for base_offset, _ in twin.opened()] == [7, MANY - 1, 9]
+
+
+def test_a_copy_looks_like_its_original(tmp_path: Path) -> None:
+    """Whatever is asked of it, and however much of it is in use."""
+    closed(tmp_path)
+    log = log_at(tmp_path, config=CONFIG)
+    engine = engine_of(log)
+    for _ in range(2):
+        for offset in (0, 7, MANY - 1):
+            twin = engine.copy()
+            assert twin.read_batches(offset, 1000) == engine.read_batches(offset, 1000)
+            assert twin.find_timestamp(NOW_MS + offset, 0) == offset
+            assert (twin.segments(), twin.size_bytes) == (engine.segments(), engine.size_bytes)
+            assert twin.max_timestamp() == engine.max_timestamp() == (NOW_MS + MANY - 1, MANY - 1)
+            engine.learn(twin)
+        append(log, "x" * 300, timestamp_ms=NOW_MS)
+
+
+def test_times_are_found_without_opening_all_indexes(tmp_path: Path) -> None:
+    """Of a segment whose records are too old the last entry of the time index is enough, and it is read once."""
+    closed(tmp_path)
+    disk = CountingDisk()
+    engine = engine_of(log_at(tmp_path, disk=disk, config=CONFIG))
+    disk.opened.clear()
+    for _ in range(2):
+        twin = engine.copy()
+        assert twin.find_timestamp(NOW_MS + MANY - 3, 0) == MANY - 3
+        engine.learn(twin)
+    wanted = f"{tmp_path}/t-0/{MANY - 3:020d}"
+    times = [f"{tmp_path}/t-0/{base:020d}.timeindex" for base in range(MANY - 2)]
+    assert sorted(disk.opened) == sorted([*times, f"{wanted}.index", f"{wanted}.timeindex", f"{wanted}{LOG}"])
+
+
+@pytest.mark.parametrize("damage", [bytes(24), b"torn", b""])
+def test_a_last_entry_that_cannot_be_is_not_believed(tmp_path: Path, damage: bytes) -> None:
+    """Zeros of a preallocated file, a torn one, an empty one: the index is looked at as a whole, and built anew."""
+    closed(tmp_path, 3)
+    (tmp_path / f"t-0/{1:020d}.timeindex").write_bytes(damage)
+    engine = engine_of(log_at(tmp_path, config=CONFIG))
+    assert engine.segment_max_timestamp(0) == NOW_MS
+    if damage:
+        assert engine.segment_max_timestamp(1) == NOW_MS + 1
+    assert engine.segment_max_timestamp(2) == NOW_MS + 2
+
+
+# ---- making durable --------------------------------------------------------------------------------------
+
+
+def test_many_segments_are_synced_a_few_at_a_time(tmp_path: Path) -> None:
+    """durability.py rule 6: each has several files open until the sync is over, and there are limits (decision 0023)."""
+    disk = Disk()
+    log = log_at(tmp_path, disk=disk, config=CONFIG)
+    fill(log, MANY)
+    before, reached, is_complete = disk.open_files, [], False
+    while not is_complete:
+        assert log.is_flush_due(NOW_MS)
+        work = log.sync_work(SEGMENTS_AT_A_TIME)
+        assert disk.open_files - before <= 5 * SEGMENTS_AT_A_TIME
+        work()
+        log.flushed(work.end_offset)
+        reached.append(log.flushed_end_offset)
+        assert log.recovery_point <= work.end_offset
+        is_complete = work.is_complete
+        del work
+    assert reached == list(range(SEGMENTS_AT_A_TIME, MANY + 1, SEGMENTS_AT_A_TIME))
+    assert log.settled_end == log.recovery_point + 1 == MANY
+    assert not log.is_flush_due(NOW_MS)
+
+
+def test_what_is_appended_between_two_syncs_of_many_segments_is_covered_by_the_last(tmp_path: Path) -> None:
+    """Whoever asks for the oldest again and again comes to the end."""
+    log = log_at(tmp_path, config=CONFIG)
+    fill(log, 2 * SEGMENTS_AT_A_TIME)
+    for _ in range(3):
+        work = log.sync_work(SEGMENTS_AT_A_TIME)
+        append(log, "x" * 300)
+        work()
+        log.flushed(work.end_offset)
+    assert (work.is_complete, log.flushed_end_offset, log.log_end_offset) == (
+        True,
+        work.end_offset,
+        work.end_offset + 1,
+    )
+
+
+def test_a_sync_of_the_oldest_segments_covers_no_append_under_way(tmp_path: Path) -> None:
+    """It goes into one of them, and the next one has begun for an append behind it: the log does not end there yet."""
+    log = log_at(tmp_path, config=LogConfig(segment_bytes=800))
+    append(log, BIG)
+    under_way = [log.prepare(produced(BIG), leader_epoch=0, wall_ms=NOW_MS) for _ in range(2)]
+    work = log.sync_work(1)
+    assert (work.end_offset, log.log_end_offset) == (1, 1)
+    work()
+    log.flushed(work.end_offset)
+    for prepared in under_way:
+        log.write(prepared)
+        log.commit(prepared, NOW_MS)
+    assert (log.flushed_end_offset, log.log_end_offset) == (1, 3)
+
+
+def test_a_sync_of_the_oldest_segments_settles_no_transaction_that_ends_behind_them(tmp_path: Path) -> None:
+    """dirt.py rule 2: its records would take their predecessors with them, and a loss of power the decision."""
+    log = log_at(tmp_path, config=CONFIG)
+    append(log, BIG, producer=Idempotent(1, 0, 0, transactional=True))
+    append(log, BIG)
+    log.append(marker(ControlType.COMMIT, 1, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    settled = []
+    for most in (1, None):
+        work = log.sync_work(most)
+        work()
+        log.flushed(work.end_offset)
+        settled.append((work.end_offset, log.settled_end))
+    assert settled == [(1, 0), (3, 3)]
+
+
+def test_a_log_of_many_segments_is_closed_durably(tmp_path: Path) -> None:
+    """All of its files are synced, its snapshots among them, however many there are."""
+    disk = FaultyDisk()
+    log = log_at(tmp_path, disk=disk, config=CONFIG)
+    fill(log, MANY)
+    log.close()
+    files = {
+        str(path)
+        for path in (tmp_path / "t-0").iterdir()
+        if path.suffix in {".log", ".index", ".timeindex", ".snapshot"}
+    }
+    assert files <= {path.removesuffix(TEMPORARY) for path in disk.syncs}
+    assert log.recovery_point == MANY
+
+
+# ---- deleting --------------------------------------------------------------------------------------------
+
+
+def test_a_few_segments_are_deleted_at_a_time_and_others_have_their_turns(tmp_path: Path) -> None:
+    """retention.py rule 4: a log that loses nearly all of its segments at once holds up nobody."""
+    disk = CountingDisk()
+    config = LogConfig(segment_bytes=400, retention_ms=1000)
+    manager = LogManager(disk, {str(tmp_path): bytes(16)}, config, random_bytes=bytes)
+    manager.load()
+    long, short = (manager.get_or_create(topic, 0, TOPIC_ID, config) for topic in ("long", "short"))
+    fill(long, MANY)
+    append(long, "young", timestamp_ms=NOW_MS + 5000)
+    append(short, "old")
+    for log in (long, short):
+        log.high_watermark = log.log_end_offset
+    steps = manager.retain(NOW_MS + 2000)
+    seen = []
+    for number, log in enumerate(steps):
+        seen.append(log.topic)
+        assert sum(path.endswith(LOG) for path in disk.renamed) <= AT_A_TIME
+        disk.renamed.clear()
+        append(long, f"between {number}", timestamp_ms=NOW_MS + 5000)
+    assert seen == ["long"] * (MANY // AT_A_TIME + 1) + ["short"]
+    assert [value for _, value in values_of(long)] == ["young", *(f"between {number}" for number in range(len(seen)))]
+    assert short.log_start_offset == 1
+
+
+def test_no_segment_goes_while_one_before_it_stays(tmp_path: Path) -> None:
+    """A renaming that fails ends the directory, and what a thread had in hand behind it must not leave a hole."""
+
+    class Failing(Disk):
+        def rename(self, source: str, target: str) -> None:
+            """Fail for the second segment."""
+            if source.endswith(f"{1:020d}.log"):
+                raise StorageError("rename", source, OSError(errno.EIO, "failing"))
+            super().rename(source, target)
+
+    log = log_at(tmp_path, disk=Failing(), config=CONFIG)
+    fill(log, 5)
+    log.high_watermark = 5
+    changes: list[Change] = []
+    log.later = changes.append
+    log.trim(3, NOW_MS)
+    for change in changes:
+        with suppress(StorageError):
+            change()
+    bases = [base for base in range(5) if (tmp_path / f"t-0/{base:020d}.log").exists()]
+    assert bases == [1, 2, 3, 4]

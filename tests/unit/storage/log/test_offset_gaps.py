@@ -1,0 +1,133 @@
+"""Where a segment begins behind the end of the one before: compaction, or a loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.records import headers
+from storage.config.log_config import LogConfig
+from storage.log.log import Log
+from storage.log.openable_log import Checkpoint
+from tests.support.compaction import COMPACTED, closed, compact, kept, put
+from tests.support.logs import NOW_MS, log_at
+
+DELETED = replace(COMPACTED, cleanup_policy=frozenset({"delete"}))
+
+
+def three_segments(root: Path, config: LogConfig = COMPACTED) -> Log:
+    """Offsets 0 to 3, 4 to 7, and 8 in the active segment."""
+    log = log_at(root, config=replace(config, segment_bytes=100_000))
+    for number in range(8):
+        put(log, (f"k{number}", "v"))
+        if number % 4 == 3:
+            closed(log)
+    put(log, ("last", "v"))
+    log.close()
+    return log
+
+
+def without_its_end(root: Path, base_offset: int) -> None:
+    """A segment that has lost its last batch, as a file system may lose it: at a batch's boundary."""
+    path = root / "t-0" / f"{base_offset:020d}.log"
+    data = path.read_bytes()
+    path.write_bytes(data[: headers(data)[-1][0]])
+
+
+def recovered(root: Path, config: LogConfig, known: Checkpoint) -> Log:
+    """The log after a crash."""
+    log = log_at(root, config=config, is_clean=False, known=known)
+    log.open()
+    return log
+
+
+@pytest.mark.parametrize("config", [COMPACTED, DELETED], ids=["compacted", "not compacted"])
+def test_the_lost_end_of_what_was_appended_ends_the_log(tmp_path: Path, config: LogConfig) -> None:
+    """Also of a compacted topic: what was just appended lacks nothing inside."""
+    three_segments(tmp_path)
+    without_its_end(tmp_path, 4)
+    log = recovered(tmp_path, config, Checkpoint())
+    assert log.log_end_offset == 7
+    assert [offset for offset, _, _ in kept(log)] == list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("config", "known"),
+    [
+        (DELETED, Checkpoint(recovery_point=8)),
+        (DELETED, Checkpoint(first_dirty_offset=8)),
+        (COMPACTED, Checkpoint(first_dirty_offset=8)),
+    ],
+    ids=["before the recovery point", "compacted once", "compacted"],
+)
+def test_a_gap_that_compaction_may_have_left_is_none(tmp_path: Path, config: LogConfig, known: Checkpoint) -> None:
+    """Rule 5 of the engine: the checkpoints tell, whatever the policy is by now; Kafka leaves such gaps."""
+    three_segments(tmp_path)
+    without_its_end(tmp_path, 4)
+    log = recovered(tmp_path, config, known)
+    assert log.log_end_offset == 9
+    assert [offset for offset, _, _ in kept(log)] == [0, 1, 2, 3, 4, 5, 6, 8]
+
+
+def test_a_compacted_segment_with_a_gap_behind_it_is_believed(tmp_path: Path) -> None:
+    """No checkpoint tells, as after a crash in the middle of a round: offsets are missing inside already."""
+    log = three_segments(tmp_path)
+    log = log_at(tmp_path, config=log.config)
+    put(log, ("k5", "again"))
+    closed(log)
+    compact(log, NOW_MS)
+    log.close()
+    bases = sorted(int(path.stem) for path in (tmp_path / "t-0").glob("*.log"))
+    assert bases == [0, 10]
+    put(log, ("more", "v"))
+    log.close()
+    without_its_end(tmp_path, 0)
+    assert recovered(tmp_path, log.config, Checkpoint()).log_end_offset == 11
+
+
+def test_a_segment_that_was_compacted_elsewhere_and_appended_to_here_can_lose_its_end(tmp_path: Path) -> None:
+    """What lacks offsets before the recovery point was durable, and tells nothing of what was appended behind it."""
+    log = three_segments(tmp_path)
+    log = log_at(tmp_path, config=log.config)
+    put(log, ("k5", "again"))
+    closed(log)
+    compact(log, NOW_MS)
+    log.close()
+    (tmp_path / "t-0" / f"{10:020d}.log").unlink()  # the compacted one is appended to, as after a move
+    log = log_at(tmp_path, config=log.config)
+    end_offset = log.log_end_offset
+    put(log, ("more", "v"))
+    put(log, ("and more", "v"))
+    log.roll(NOW_MS)
+    log.close()
+    without_its_end(tmp_path, 0)
+    assert recovered(tmp_path, log.config, Checkpoint(recovery_point=end_offset - 1)).log_end_offset == end_offset + 1
+
+
+def test_our_own_compaction_leaves_no_gap_between_segments(tmp_path: Path) -> None:
+    """A header ends every segment, so that a policy that changes in the middle of a round does no harm."""
+    log = log_at(tmp_path, config=replace(COMPACTED, segment_bytes=700))
+    for _ in range(4):
+        for number in range(8):
+            put(log, (f"k{number % 3}", "v" * 50))
+    closed(log)
+    put(log, ("last", "v"))
+    compact(log, NOW_MS)
+    expected = kept(log)
+    assert len(log.open().segments()) > 3
+    log.close()
+    again = recovered(tmp_path, replace(log.config, cleanup_policy=frozenset({"delete"})), Checkpoint())
+    assert kept(again) == expected
+    assert again.log_end_offset == log.log_end_offset
+
+
+def test_a_log_that_has_lost_everything_does_not_keep_its_end(tmp_path: Path) -> None:
+    """An empty segment behind an empty one is a hole too: both files were there, and nothing of what was in the first."""
+    log = log_at(tmp_path, config=DELETED)
+    put(log, ("a", "v"))
+    log.roll(NOW_MS)
+    log.close()
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
+    assert recovered(tmp_path, DELETED, Checkpoint()).log_end_offset == 0

@@ -1,0 +1,565 @@
+"""Idempotence and open transactions of one log: what is refused, what is remembered, what is written down."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import (
+    CONTROL_BIT,
+    TRANSACTIONAL_BIT,
+    BatchBuilder,
+    BatchHeader,
+    ControlType,
+    control_batch,
+    end_txn_marker,
+    parse_header,
+)
+from storage.log.producer_state import (
+    REMEMBERED_BATCHES,
+    CompletedTransaction,
+    CorruptSnapshot,
+    Duplicate,
+    EndTxn,
+    ProducerState,
+    end_txn_of,
+    snapshot_name,
+    snapshot_offset,
+)
+from tests.support.producer_steps import STEPS
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+KAFKAS_SNAPSHOT = bytes.fromhex(
+    "00016d0747a100000005000000000000138800030000000200000000000000780000000200"
+    "0001a1fd729df6ffffffffffffffffffffffff00000000000003e9ffff000000020000000000000014"
+    "00000002000001a1fd729df6ffffffffffffffffffffffff0000000000001389000000000052000000"
+    "000000007e00000002000001a1fd729df6ffffffffffffffffffffffff000000000000138a00000000"
+    "0003000000000000008400000002000001a1fd729df6ffffffffffffffffffffffff00000000000013"
+    "8b000000000002000000000000008a00000002000001a1fd729df6ffffffffffffffffffffffff"
+)
+"""Written by Apache Kafka 4.3.1 at a clean shutdown."""
+
+
+def header(
+    offset: int,
+    sequence: int,
+    count: int = 1,
+    *,
+    producer_id: int = 7,
+    epoch: int = 0,
+    attributes: int = 0,
+    time_ms: int = 1000,
+) -> BatchHeader:
+    """A batch of a producer at an offset."""
+    return BatchHeader(
+        offset, 100, 0, 2, 0, attributes, count - 1, time_ms, time_ms, producer_id, epoch, sequence, count
+    )
+
+
+def append(state: ProducerState, batch: BatchHeader, marker: EndTxn | None = None) -> Duplicate | None:
+    """All steps in line."""
+    if marker is None:
+        duplicate = state.check(batch, batch.base_offset)
+        if duplicate is not None:
+            return duplicate
+    else:
+        state.check_marker(batch, marker, batch.base_offset)
+    state.reserve(batch, marker)
+    state.update(batch, marker)
+    return None
+
+
+def code_of(state: ProducerState, batch: BatchHeader) -> ErrorCode:
+    """How a batch is refused."""
+    with pytest.raises(KafkaError) as caught:
+        state.check(batch, batch.base_offset)
+    assert caught.value.message
+    return caught.value.code
+
+
+def marker_at(offset: int, *, producer_id: int = 7, epoch: int = 0) -> BatchHeader:
+    """The header of a marker's batch."""
+    return header(offset, -1, producer_id=producer_id, epoch=epoch, attributes=CONTROL_BIT | TRANSACTIONAL_BIT)
+
+
+COMMIT = EndTxn(is_commit=True, coordinator_epoch=3, timestamp_ms=2000)
+ABORT = EndTxn(is_commit=False, coordinator_epoch=3, timestamp_ms=2000)
+
+
+def test_the_steps_are_answered_as_kafka_answers_them() -> None:
+    """Rules 1 to 3; Kafka itself is held to the same table in tests/conformance."""
+    state, end = ProducerState("t-0"), 0
+    for step in STEPS:
+        batch = header(end, step.sequence, step.count, producer_id=step.producer_id, epoch=step.epoch)
+        if step.code:
+            assert code_of(state, batch) == step.code, step
+        elif step.repeats is not None:
+            assert append(state, batch) == Duplicate(step.repeats, step.repeats + step.count - 1, 1000), step
+        else:
+            assert append(state, batch) is None, step
+            end += step.count
+
+
+def test_the_fifth_last_batch_is_known_and_the_sixth_last_is_not() -> None:
+    """Rule 1: what a client with five requests in flight may repeat."""
+    state = ProducerState("t-0")
+    for index in range(REMEMBERED_BATCHES + 1):
+        append(state, header(100 + index, index))
+    assert append(state, header(900, 1)) == Duplicate(101, 101, 1000)
+    assert code_of(state, header(900, 0)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_epochs_and_sequences_are_not_mistaken_for_each_other() -> None:
+    """Small epochs with large sequences, and the other way round."""
+    state = ProducerState("t-0")
+    append(state, header(0, 5, epoch=90))
+    assert code_of(state, header(1, 100, epoch=89)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert code_of(state, header(1, 6, epoch=100)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(1, 6, epoch=90), 1) is None
+    assert state.check(header(1, 0, epoch=100), 1) is None
+
+
+def test_a_gap_is_told_with_the_sequence_that_was_last() -> None:
+    """Kafka's sentence, which its clients log."""
+    state = ProducerState("t-0")
+    append(state, header(50, 0, 3))
+    with pytest.raises(KafkaError) as caught:
+        state.check(header(53, 9), 53)
+    assert caught.value.message == (
+        "Out of order sequence number for producer 7 at offset 53 in partition t-0: 9 (incoming seq. number), "
+        "2 (current end sequence number)"
+    )
+
+
+def test_whoever_begins_at_0_does_so_where_nothing_is_known_of_him() -> None:
+    """Rule 2: what lies before has not come yet, and never will when it is appended behind this."""
+    state = ProducerState("t-0")
+    assert state.check(header(0, 4), 0) is None
+    with pytest.raises(KafkaError) as caught:
+        state.check(header(0, 4), 0, begins_at_0=True)
+    assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert caught.value.message == (
+        "Invalid sequence number for producer 7 at offset 0 in partition t-0: 4 (incoming seq. number). "
+        "Expected sequence 0 for transactions v2 idempotent producer with no existing state."
+    )
+    assert state.check(header(0, 0, 4), 0, begins_at_0=True) is None
+    state.reserve(header(0, 0, 4))
+    assert state.check(header(4, 4), 4, begins_at_0=True) is None, "what is on its way is known"
+
+
+def test_a_coordinators_batches_have_no_sequence_but_an_epoch() -> None:
+    """Rule 3: offsets committed in a transaction."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, epoch=4))
+    assert state.check(header(1, -1, epoch=4), 1, is_client=False) is None
+    assert state.check(header(1, -1, epoch=5), 1, is_client=False) is None
+    with pytest.raises(KafkaError) as caught:
+        state.check(header(1, -1, epoch=3), 1, is_client=False)
+    assert caught.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_followers_and_recovery_take_what_a_leader_took() -> None:
+    """Rule 3: update alone checks nothing, not even a gap that compaction has torn."""
+    state = ProducerState("t-0")
+    state.update(header(0, 0))
+    state.update(header(50, 40))
+    assert state.check(header(51, 41), 51) is None
+
+
+# ---- batches in flight -----------------------------------------------------------------------------------
+
+
+def test_a_batch_on_its_way_counts_for_the_next_check() -> None:
+    """Rule 4: two batches of a producer may be in flight, and nothing of them is in the log."""
+    state = ProducerState("t-0")
+    state.reserve(header(0, 0))
+    assert not state.producers
+    assert state.check(header(1, 1), 1) is None
+    assert code_of(state, header(1, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_failed_batch_and_all_behind_it_are_forgotten() -> None:
+    """Rule 4: then the first of them is what comes next again."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0))
+    for offset in (1, 2, 3):
+        assert state.check(header(offset, offset), offset) is None
+        state.reserve(header(offset, offset))
+    state.update(header(1, 1))
+    state.abandon(2)
+    assert state.check(header(2, 2), 2) is None
+    assert code_of(state, header(2, 3)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_repeating_what_is_being_written_is_told_to_come_again() -> None:
+    """Rule 5: an acknowledgement of something that may yet fail would lose it silently."""
+    state = ProducerState("t-0")
+    append(state, header(40, 0))
+    state.reserve(header(41, 1, 3))
+    assert code_of(state, header(44, 1, 3)) == ErrorCode.REQUEST_TIMED_OUT
+    assert state.check(header(44, 0), 44) == Duplicate(40, 40, 1000)
+    state.update(header(41, 1, 3))
+    assert state.check(header(44, 1, 3), 44) == Duplicate(41, 43, 1000)
+    state.reserve(header(44, 4))
+    assert code_of(state, header(45, 4)) == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_new_epoch_in_flight_fences_the_old_one() -> None:
+    """Rule 3 holds for what is reserved too."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0))
+    state.reserve(header(1, 0, epoch=1))
+    assert code_of(state, header(2, 1)) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def entries(state: ProducerState) -> list[bytes]:
+    """A snapshot's entries, in order of their producers."""
+    snapshot = state.snapshot()
+    return sorted(snapshot[at : at + 46] for at in range(10, len(snapshot), 46))
+
+
+def test_batches_in_flight_show_as_if_they_were_in_the_log() -> None:
+    """Rule 4 against a model that does every step at once: what may come, what a snapshot holds."""
+    for seed in range(150):
+        dice = random.Random(seed)
+        state, model = ProducerState("t-0"), ProducerState("t-0")
+        in_flight: list[tuple[BatchHeader, EndTxn | None]] = []
+        committed: list[tuple[BatchHeader, EndTxn | None]] = []
+        end = 0
+        for _ in range(80):
+            action = dice.random()
+            if action < 0.55:
+                batch, marker = next_batch(dice, model, end)
+                asked = outcome(model, batch, []) if marker is None else None
+                if marker is None:
+                    assert outcome(state, batch, [flying for flying, _ in in_flight]) == asked, f"seed {seed}"
+                if asked is None:
+                    end += batch.record_count
+                    state.reserve(batch, marker)
+                    model.update(batch, marker)
+                    in_flight.append((batch, marker))
+            elif action < 0.9 and in_flight:
+                committed.append(in_flight.pop(0))
+                state.update(*committed[-1])
+            elif in_flight:
+                end = dice.choice(in_flight)[0].base_offset
+                state.abandon(end)
+                in_flight = [each for each in in_flight if each[0].base_offset < end]
+                model = ProducerState("t-0")
+                for each in (*committed, *in_flight):
+                    model.update(*each)
+            if dice.random() < 0.1:  # looking brings the state up to date, so it must not look too often
+                assert entries(state) == entries(model), f"seed {seed}"
+
+
+def next_batch(dice: random.Random, model: ProducerState, end: int) -> tuple[BatchHeader, EndTxn | None]:
+    """Mostly what may come next, of one of three producers; sometimes a marker."""
+    producer_id, count = dice.randrange(3), dice.randrange(1, 3)
+    known = model.producers.get(producer_id)
+    if known is None:
+        return header(end, 0, count, producer_id=producer_id), None
+    kind = dice.random()
+    if kind < 0.15:
+        return marker_at(end, producer_id=producer_id, epoch=known.epoch + dice.randrange(2)), COMMIT
+    if kind < 0.7:
+        transactional = TRANSACTIONAL_BIT if known.txn_first_offset >= 0 or dice.random() < 0.3 else 0
+        following = known.last_sequence + 1
+        return header(end, following, count, producer_id=producer_id, epoch=known.epoch, attributes=transactional), None
+    return header(
+        end, dice.randrange(6), count, producer_id=producer_id, epoch=known.epoch + dice.randrange(-1, 2)
+    ), None
+
+
+def outcome(state: ProducerState, batch: BatchHeader, in_flight: list[BatchHeader]) -> object:
+    """An error's code, a duplicate, or None; a duplicate of something in flight shows as the duplicate."""
+    try:
+        return state.check(batch, batch.base_offset)
+    except KafkaError as error:
+        if error.code == ErrorCode.REQUEST_TIMED_OUT:
+            same = next(
+                other
+                for other in reversed(in_flight)
+                if other[9:12] == batch[9:12] and other.record_count == batch.record_count
+            )
+            return Duplicate(same.base_offset, same.last_offset, same.max_timestamp)
+        return error.code
+
+
+def held_back(state: ProducerState) -> tuple[int | None, int | None]:
+    """First undecided and first unstable offset."""
+    return state.first_undecided_offset, state.first_unstable_offset
+
+
+# ---- transactions ------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_open_transaction_holds_everything_back() -> None:
+    """Rule 6: until its marker is there, and lies below the high watermark."""
+    state = ProducerState("t-0")
+    assert held_back(state) == (None, None)
+    append(state, header(10, 0, producer_id=1, attributes=TRANSACTIONAL_BIT))
+    append(state, header(11, 0, producer_id=2, attributes=TRANSACTIONAL_BIT))
+    append(state, header(12, 1, producer_id=1, attributes=TRANSACTIONAL_BIT))
+    assert held_back(state) == (10, 10)
+    done = state.update(marker_at(13, producer_id=1), ABORT)
+    assert done == CompletedTransaction(1, 10, 13, is_aborted=True, last_stable_offset=11)
+    assert held_back(state) == (11, 10)
+    state.high_watermark_moved(13)
+    assert held_back(state) == (11, 10)
+    state.high_watermark_moved(14)
+    assert held_back(state) == (11, 11)
+    done = state.update(marker_at(14, producer_id=2), COMMIT)
+    assert done == CompletedTransaction(2, 11, 14, is_aborted=False, last_stable_offset=15)
+    state.high_watermark_moved(15)
+    assert held_back(state) == (None, None)
+
+
+def test_a_transaction_may_begin_at_offset_0() -> None:
+    """And so does the first one in every partition."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, producer_id=0, attributes=TRANSACTIONAL_BIT))
+    append(state, header(1, 1, producer_id=0, attributes=TRANSACTIONAL_BIT))
+    assert held_back(state) == (0, 0)
+    assert state.expire(DAY_MS * 9) == 0
+    again = ProducerState("t-0")
+    again.restore(state.snapshot(), DAY_MS * 9)
+    assert held_back(again) == (0, 0)
+    done = state.update(marker_at(2, producer_id=0), COMMIT)
+    assert done == CompletedTransaction(0, 0, 2, is_aborted=False, last_stable_offset=3)
+    assert held_back(state) == (None, 0)
+
+
+def test_a_marker_without_a_transaction_ends_nothing() -> None:
+    """A transaction may have no record in this partition."""
+    state = ProducerState("t-0")
+    assert state.update(marker_at(0), COMMIT) is None
+    assert state.first_unstable_offset is None
+    assert state.producers[7].coordinator_epoch == 3
+
+
+def test_a_marker_with_a_higher_epoch_starts_the_sequences_again() -> None:
+    """KIP-890: the coordinator raises the epoch with every marker."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, 3, attributes=TRANSACTIONAL_BIT))
+    append(state, marker_at(3, epoch=1), COMMIT)
+    assert code_of(state, header(4, 3, attributes=TRANSACTIONAL_BIT)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert code_of(state, header(4, 3, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(4, 0, epoch=1, attributes=TRANSACTIONAL_BIT), 4) is None
+
+
+def test_a_marker_of_the_same_epoch_lets_the_sequences_go_on() -> None:
+    """Before KIP-890."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, 3, attributes=TRANSACTIONAL_BIT))
+    append(state, marker_at(3), COMMIT)
+    assert state.check(header(4, 3, attributes=TRANSACTIONAL_BIT), 4) is None
+    assert state.check(header(4, 0, 3, attributes=TRANSACTIONAL_BIT), 4) == Duplicate(0, 2, 1000)
+
+
+def test_old_producers_and_old_coordinators_may_not_write_markers() -> None:
+    """A zombie's marker would end somebody else's transaction."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, epoch=5, attributes=TRANSACTIONAL_BIT))
+    append(state, marker_at(1, epoch=5), COMMIT)
+    with pytest.raises(KafkaError) as caught:
+        state.check_marker(marker_at(2, epoch=4), COMMIT, 2)
+    assert caught.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(KafkaError) as caught:
+        state.check_marker(marker_at(2, epoch=5), COMMIT._replace(coordinator_epoch=2), 2)
+    assert caught.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    state.check_marker(marker_at(2, epoch=5), COMMIT, 2)
+
+
+def test_records_outside_an_open_transaction_are_refused() -> None:
+    """A producer has one transaction open or none."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, attributes=TRANSACTIONAL_BIT))
+    assert code_of(state, header(1, 1)) == ErrorCode.INVALID_TXN_STATE
+    state.reserve(marker_at(1), COMMIT)
+    assert state.check(header(2, 1), 2) is None
+
+
+def test_a_marker_is_read_from_its_batch() -> None:
+    """Type and coordinator epoch stand in the record, the producer in the header."""
+    data = end_txn_marker(
+        ControlType.ABORT, producer_id=0, producer_epoch=2, coordinator_epoch=9, timestamp_ms=77, base_offset=3
+    )
+    assert end_txn_of(data, 0, parse_header(data)) == EndTxn(is_commit=False, coordinator_epoch=9, timestamp_ms=77)
+    kraft = control_batch([(ControlType.LEADER_CHANGE, b"")], base_offset=0, timestamp_ms=1, leader_epoch=1)
+    assert end_txn_of(kraft, 0, parse_header(kraft)) is None
+    plain = BatchBuilder()
+    plain.append(1, b"k", b"v")
+    assert end_txn_of(plain.build(), 0, parse_header(plain.build())) is None
+
+
+def test_a_marker_whose_record_was_compacted_away_changes_nothing() -> None:
+    """Compaction keeps the empty batch for its offsets."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, attributes=TRANSACTIONAL_BIT))
+    assert state.update(marker_at(1), None) is None
+    assert state.first_undecided_offset == 0
+    assert len(state.producers[7].batches) == 1
+
+
+def test_clearing_leaves_nothing_behind() -> None:
+    """A log that is truncated starts from a snapshot, and what was in flight or open before is gone."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, attributes=TRANSACTIONAL_BIT))
+    append(state, marker_at(1), COMMIT)
+    append(state, header(2, 0, producer_id=8, attributes=TRANSACTIONAL_BIT))
+    state.reserve(header(3, 0, producer_id=9))
+    assert state.check(header(4, 1, producer_id=9), 4) is None
+    state.clear()
+    assert held_back(state) == (None, None)
+    assert state.snapshot() == ProducerState("t-0").snapshot()
+    assert state.check(header(0, 5, producer_id=9), 0) is None
+    state.reserve(header(0, 5, producer_id=9))
+    assert code_of(state, header(1, 1, producer_id=9)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    state.update(header(0, 5, producer_id=9))
+    append(state, header(1, 0, producer_id=8))
+    state.restore(ProducerState("t-0").snapshot(), 0)
+    assert not state.producers
+
+
+# ---- life ------------------------------------------------------------------------------------------------
+
+
+def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:
+    """Rule 7: producer.id.expiration.ms after the last batch's timestamp."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, producer_id=1))
+    append(state, header(1, 0, producer_id=2, attributes=TRANSACTIONAL_BIT))
+    append(state, header(2, 0, producer_id=3, time_ms=HOUR_MS))
+    assert state.expire(1000 + HOUR_MS - 1, HOUR_MS) == 0
+    assert state.expire(1000 + HOUR_MS, HOUR_MS) == 1
+    assert sorted(state.producers) == [2, 3]
+
+
+def test_a_snapshot_brings_back_the_last_batch_and_the_open_transaction() -> None:
+    """Kafka's snapshots hold one batch per producer: older duplicates are gaps after a restart, as there."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, producer_id=1))
+    append(state, header(1, 1, 4, producer_id=1))
+    append(state, header(5, 0, producer_id=2, attributes=TRANSACTIONAL_BIT))
+    append(state, marker_at(6, producer_id=3), COMMIT)
+    again = ProducerState("t-0")
+    again.restore(state.snapshot(), 1000)
+    assert again.snapshot() == state.snapshot()
+    assert again.check(header(7, 1, 4, producer_id=1), 7) == Duplicate(1, 4, 1000)
+    assert again.check(header(7, 0, producer_id=2, attributes=TRANSACTIONAL_BIT), 7) == Duplicate(5, 5, 1000)
+    assert code_of(again, header(7, 0, producer_id=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert again.first_undecided_offset == 5
+    assert again.producers[3].coordinator_epoch == 3
+
+
+def test_a_producer_without_batches_is_written_as_kafka_writes_it() -> None:
+    """A marker with a new epoch leaves no batch: sequence -1, offset -1, delta 0."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, 3))
+    append(state, marker_at(3, epoch=1), COMMIT)
+    assert entries(state) == [struct.pack(">qhiqiqiq", 7, 1, -1, -1, 0, 2000, 3, -1)]
+
+
+def test_a_snapshot_may_hold_nobody_and_somebody_at_offset_0() -> None:
+    """The ends of the format: no entries, and a last offset of 0."""
+    nobody = ProducerState("t-0")
+    assert nobody.snapshot().hex() == "000148674bc700000000"
+    nobody.restore(nobody.snapshot(), 0)
+    state = ProducerState("t-0")
+    append(state, header(0, 0))
+    again = ProducerState("t-0")
+    again.restore(state.snapshot(), 1000)
+    assert again.check(header(1, 0), 1) == Duplicate(0, 0, 1000)
+
+
+def test_a_snapshot_holds_what_is_on_its_way() -> None:
+    """It stands for all batches below its offset, and a segment may be rolled while they are written."""
+    state, done = ProducerState("t-0"), ProducerState("t-0")
+    append(state, header(0, 0, producer_id=1))
+    for batch in (header(1, 1, producer_id=1), header(2, 0, producer_id=2)):
+        state.reserve(batch)
+    for batch in (header(0, 0, producer_id=1), header(1, 1, producer_id=1), header(2, 0, producer_id=2)):
+        done.update(batch)
+    assert state.snapshot() == done.snapshot()
+
+
+def test_kafkas_snapshot_is_written_back_byte_for_byte() -> None:
+    """The format, from a file that Kafka wrote."""
+    state = ProducerState("t-0")
+    state.restore(KAFKAS_SNAPSHOT, 0)
+    assert list(state.producers) == [5000, 1001, 5001, 5002, 5003]
+    assert state.producers[5000].epoch == 3
+    assert state.producers[1001].epoch == -1
+    assert state.snapshot() == KAFKAS_SNAPSHOT
+
+
+def test_restoring_leaves_idle_producers_out() -> None:
+    """Rule 7: a broker that was down for days comes up without them."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0, producer_id=1))
+    append(state, header(1, 0, producer_id=2, attributes=TRANSACTIONAL_BIT))
+    again = ProducerState("t-0")
+    again.restore(state.snapshot(), 1000 + DAY_MS)
+    assert list(again.producers) == [2]
+
+
+def test_a_corrupt_snapshot_is_refused_and_changes_nothing() -> None:
+    """Whatever is wrong with it: cut, overwritten, of another version, with a count that does not fit."""
+    state = ProducerState("t-0")
+    append(state, header(0, 0))
+    before = state.snapshot()
+    broken = [KAFKAS_SNAPSHOT[:size] for size in range(0, len(KAFKAS_SNAPSHOT), 7)]
+    for position in range(len(KAFKAS_SNAPSHOT)):
+        changed = bytearray(KAFKAS_SNAPSHOT)
+        changed[position] ^= 0x10
+        broken.append(bytes(changed))
+    broken.append(KAFKAS_SNAPSHOT + b"\0")
+    for data in broken:
+        with pytest.raises(CorruptSnapshot):
+            state.restore(data, 0)
+    assert state.snapshot() == before
+
+
+def test_a_count_that_does_not_fit_is_refused_though_the_checksum_is_right() -> None:
+    """Never trust a length."""
+    import crc32c
+
+    for count in (-1, 1, 2**31 - 1):
+        body = struct.pack(">i", count)
+        with pytest.raises(CorruptSnapshot):
+            ProducerState("t-0").restore(struct.pack(">hI", 1, crc32c.crc32c(body)) + body, 0)
+
+
+def test_snapshot_files_are_named_by_their_offset() -> None:
+    """As Kafka names them."""
+    assert snapshot_name(139) == "00000000000000000139.snapshot"
+    assert snapshot_offset("00000000000000000139.snapshot") == 139
+    for name in ("00000000000000000139.log", "x.snapshot", ".snapshot", "139.snapshot.deleted"):
+        assert snapshot_offset(name) is None
+
+
+CONTROL: dict[str, Any] = {
+    "base_offset": 0, "timestamp_ms": 99, "leader_epoch": 0, "producer_id": 7, "producer_epoch": 3, "transactional": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
+@pytest.mark.parametrize("extra", [b"", b"more"])
+def test_a_marker_says_the_same_in_its_usual_form_and_in_a_longer_one(kind: ControlType, extra: bytes) -> None:
+    """end_txn_of: the usual form is read without opening its record; a later version may add to the value."""
+    value = struct.pack(">hi", 0, 77) + extra
+    made = control_batch([(kind, value)], **CONTROL)
+    said = end_txn_of(made, 0, parse_header(made))
+    assert said == EndTxn(kind == ControlType.COMMIT, 77, 99)
+
+
+def test_a_control_record_of_another_type_ends_nothing() -> None:
+    """end_txn_of: also where it is as long as a marker."""
+    made = control_batch([(ControlType.LEADER_CHANGE, bytes(6))], **CONTROL)
+    assert end_txn_of(made, 0, parse_header(made)) is None

@@ -1,0 +1,345 @@
+"""Opening a log whose parts do not agree, on both engines (storage/log/recovery.py, snapshots.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.compression import Compression
+from protocol.records import ControlType, parse_header
+from storage.config.log_config import LogConfig
+from storage.io.checkpoint_file import LEADER_EPOCHS
+from storage.log.log import Checkpoint
+from storage.log.log_validator import Origin
+from storage.log.producer_state import Producer, ProducerState
+from storage.log.timestamp_lookup import first_at_or_after
+from tests.support.logs import (
+    BIG,
+    NOW_MS,
+    SMALL,
+    Idempotent,
+    MakeLog,
+    append,
+    fill,
+    log_at,
+    marker,
+    produced,
+    values_of,
+)
+
+
+def snapshots(tmp_path: Path) -> list[int]:
+    return sorted(int(path.stem) for path in (tmp_path / "t-0").glob("*.snapshot"))
+
+
+@pytest.mark.parametrize("point", [0, 3, 6, 7, 9])
+def test_producers_are_the_same_after_a_crash(make: MakeLog, point: int) -> None:
+    """Rule 3: known from before the recovery point, and each batch counted once."""
+    log = make()
+    for number in range(3):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    for number in range(6):
+        append(log, BIG, producer=Idempotent(6, 0, number))
+    log.sync_work()()
+    before = {known: producer.batches[-1] for known, producer in log.producers.producers.items()}
+    again = make(is_clean=False, known=Checkpoint(point, 0, 0))
+    after = again.producers.producers
+    assert {known: producer.batches[-1] for known, producer in after.items()} == before
+    for producer in after.values():
+        assert len(set(producer.batches)) == len(producer.batches), "no batch twice"
+        assert list(producer.batches) == sorted(producer.batches)
+    assert again.producers.snapshot() == log.producers.snapshot()
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
+def test_batches_that_a_client_repeats_after_a_restart_are_known(make: MakeLog, is_clean: bool) -> None:
+    """A snapshot holds the last batch only; a client with five requests under way takes a refusal of the first for the end."""
+    log = make()
+    for number in range(7):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=Idempotent(6, 0, number))
+    append(log, BIG, producer=Idempotent(6, 1, 0))
+    log.sync_work()()
+    before = {known: producer.batches for known, producer in log.producers.producers.items()}
+    if is_clean:
+        log.close()
+    again = make(is_clean=is_clean, known=Checkpoint(14, 0, 0))
+    again.open()
+    assert {known: producer.batches for known, producer in again.producers.producers.items()} == before
+    assert append(again, BIG, producer=Idempotent(5, 0, 3)) == 6, "which is a duplicate"
+    assert again.log_end_offset == 15
+
+
+def test_what_lies_before_a_snapshot_need_not_be_whole(make: MakeLog, tmp_path: Path) -> None:
+    """After a clean stop nobody reads it; then nothing more is known of its producers than the snapshot tells."""
+    log = make()
+    for number in range(7):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    log.close()
+    for path in sorted((tmp_path / "t-0").glob("*.log"))[:-1]:
+        content = bytearray(path.read_bytes())
+        content[8:12] = b"\0\0\0\1"  # a length that none can have
+        path.write_bytes(content)
+    again = make()
+    again.open()
+    assert again.log_end_offset == 7
+    assert [batch[1] for batch in again.producers.producers[5].batches][-1] == 6
+
+
+def test_snapshots_behind_the_recovery_point_are_taken_anew(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 3: they may be torn, and would be believed later for being there."""
+    log = make()
+    for number in range(9):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    before = {path: path.read_bytes() for path in (tmp_path / "t-0").glob("*.snapshot")}
+    for path in before:
+        path.write_bytes(path.read_bytes()[:-1])
+    again = make(is_clean=False)
+    again.open()
+    assert {path: path.read_bytes() for path in (tmp_path / "t-0").glob("*.snapshot")} == before
+    again.roll(NOW_MS)
+    end = make(is_clean=False)
+    end.open()
+    assert snapshots(tmp_path) == [2, 4, 6, 8, 9], "also where a segment begins that is empty"
+
+
+def test_a_segment_that_an_unfinished_append_began_gets_its_snapshot(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 3: the bytes were written, the commit never came; what is trimmed later must not take the producers along."""
+    log = make()
+    for number in range(2):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    log.write(log.prepare(produced(BIG), leader_epoch=0, wall_ms=NOW_MS))
+    assert snapshots(tmp_path) == []
+    again = make(is_clean=False)
+    assert again.log_end_offset == 3
+    assert snapshots(tmp_path) == [2]
+    again.high_watermark = 3
+    again.trim(2, NOW_MS)
+    assert list(make(is_clean=False, known=Checkpoint(0, 2, 2)).producers.producers) == [5]
+
+
+def test_a_broken_snapshot_where_recovery_begins_is_replaced(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 3: the segments before it may be trimmed next."""
+    log = make()
+    for number in range(5):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    (tmp_path / "t-0" / f"{4:020d}.snapshot").write_bytes(b"torn")
+    again = make(is_clean=False, known=Checkpoint(5, 0, 5))
+    assert again.log_end_offset == 5
+    assert snapshots(tmp_path) == [2, 4]
+    again.trim(4, NOW_MS)
+    assert make(is_clean=False, known=Checkpoint(5, 4, 5)).producers.producers[5].batches[-1][1] == 4
+
+
+def test_a_broken_snapshot_goes(make: MakeLog, tmp_path: Path) -> None:
+    """snapshots.py rule 1."""
+    log = make()
+    fill(log, 3)
+    log.close()
+    (tmp_path / "t-0" / f"{3:020d}.snapshot").write_bytes(b"")
+    make().open()
+    assert snapshots(tmp_path) == [2]
+
+
+def test_snapshots_that_nobody_needs_go(make: MakeLog, tmp_path: Path) -> None:
+    """snapshots.py rule 2: of earlier closes, and behind the end."""
+    log = make()
+    for _ in range(3):
+        append(log, "x")
+        log.close()
+    snapshot = (tmp_path / "t-0" / f"{3:020d}.snapshot").read_bytes()
+    (tmp_path / "t-0" / f"{77:020d}.snapshot").write_bytes(snapshot)
+    log = make()
+    log.open()
+    assert snapshots(tmp_path) == [3]
+    ((due_ms, paths),) = log.doomed
+    assert due_ms == 0, "deleting takes longer than all the rest, and may wait"
+    assert [Path(path).name for path in paths] == [f"{2:020d}.snapshot.deleted"]
+    assert Path(paths[0]).exists()
+
+
+def test_after_a_kill_a_later_snapshot_stays_and_is_not_believed(make: MakeLog, tmp_path: Path) -> None:
+    """Deleting it takes longer than all the rest. It may be torn: it is taken anew by the next close at its offset."""
+    log = make()
+    for number in range(5):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    log.close()
+    newest = tmp_path / "t-0" / f"{5:020d}.snapshot"
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1])
+    again = make(is_clean=False, known=Checkpoint(4, 0, 5))
+    again.open()
+    assert newest.read_bytes() == whole[:-1]
+    again.close()
+    assert newest.read_bytes() == whole
+
+
+def test_producers_after_a_cut_are_not_those_of_a_doubted_snapshot(make: MakeLog, tmp_path: Path) -> None:
+    """It may be of batches that were lost, with others in their places."""
+    log = make()
+    fill(log, 5)
+    log.close()
+    others = ProducerState("t-0")
+    others.producers[5] = Producer(0, ((0, 0, 4, 0, NOW_MS),), NOW_MS)
+    (tmp_path / "t-0" / f"{5:020d}.snapshot").write_bytes(others.snapshot())
+    append(make(), BIG)
+    again = make(is_clean=False, known=Checkpoint(4, 0, 5))
+    again.truncate(5)
+    assert again.log_end_offset == 5
+    assert again.producers.producers == {}
+
+
+def test_epochs_of_what_is_scanned_come_from_the_batches(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 2: the file still tells of what was cut off before the crash."""
+    log = make()
+    fill(log, 2, epoch=1)
+    fill(log, 2, epoch=5)
+    log.sync_work()()
+    log.truncate(2)
+    fill(log, 2, epoch=3)
+    assert (tmp_path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n5 2\n"
+    again = make(is_clean=False)
+    assert [again.epoch_of(offset) for offset in range(4)] == [1, 1, 3, 3]
+    assert again.latest_epoch == 3
+
+
+def test_epochs_outside_the_log_are_dropped(make: MakeLog, tmp_path: Path) -> None:
+    """leader_epochs.py rule 2."""
+    log = make()
+    fill(log, 6, epoch=2)
+    log.close()
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n4\n0 0\n1 1\n2 2\n7 6\n")
+    again = make(known=Checkpoint(6, 4, 6))
+    assert again.latest_epoch == 2
+    assert [again.epoch_of(offset) for offset in (3, 4)] == [-1, 2]
+
+
+def test_a_cleanly_closed_log_is_not_replayed(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 1: without a snapshot it never had producers, as Kafka says; with one, only what lies behind it is read."""
+    log = make()
+    for number in range(5):
+        append(log, BIG, producer=Idempotent(5, 0, number))
+    log.close()
+    (tmp_path / "t-0" / f"{5:020d}.snapshot").unlink()
+    assert make().producers.producers[5].batches[-1][1] == 4, "from the snapshot at 4"
+    for path in (tmp_path / "t-0").glob("*.snapshot"):
+        path.unlink()
+    assert make().producers.producers == {}
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_a_time_is_looked_for_in_one_batch(compression: Compression) -> None:
+    """timestamps.py rules 1 and 2; records before the start count for nothing."""
+    data = produced(*"abcd", timestamp_ms=100, step_ms=10, compression=compression)
+
+    def found(target_ms: int, start_offset: int) -> tuple[int, int] | None:
+        return first_at_or_after(data, 0, parse_header(data), target_ms, start_offset, max_bytes=1000)
+
+    assert [found(target, 0) for target in (0, 100, 101, 130, 131)] == [(100, 0), (100, 0), (110, 1), (130, 3), None]
+    assert [found(target, 2) for target in (0, 125)] == [(120, 2), (130, 3)]
+    assert found(0, 4) is None
+
+
+def test_with_log_append_time_all_records_have_one_time() -> None:
+    """timestamps.py rule 2."""
+    data = produced(*"abcd", timestamp_ms=100, step_ms=10)
+    header = parse_header(data)
+    header = header._replace(attributes=header.attributes | 8, max_timestamp=500)
+    assert first_at_or_after(data, 0, header, 500, 2, max_bytes=1000) == (500, 2)
+    assert first_at_or_after(data, 0, header, 501, 0, max_bytes=1000) is None
+
+
+def test_values_survive_the_loss_of_everything_but_the_log(make: MakeLog, tmp_path: Path) -> None:
+    """Rule 2: epochs and producers are found in the batches."""
+    log = make()
+    for number in range(5):
+        append(log, BIG, producer=Idempotent(5, 0, number), epoch=number)
+    log.close()
+    for path in (tmp_path / "t-0").iterdir():
+        if path.suffix != ".log":
+            path.unlink()
+    again = make(is_clean=False)
+    assert [offset for offset, _ in values_of(again)] == list(range(5))
+    assert [again.epoch_of(offset) for offset in range(5)] == list(range(5))
+    assert append(again, "x", producer=Idempotent(5, 0, 5)) == 5
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("damage", [b"0\n1\n0 x\n", b"\xff", b"7\n", b"0\n3\n0 0\n"])
+def test_leader_epochs_that_nobody_can_read_are_found_in_the_batches(
+    make: MakeLog, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool, damage: bytes
+) -> None:
+    """Rule 4, said in a sentence; the file is written anew."""
+    log = make()
+    for number in range(9):
+        append(log, BIG, epoch=number // 3)
+    log.close()
+    checkpoint = tmp_path / "t-0" / LEADER_EPOCHS
+    before = checkpoint.read_bytes()
+    checkpoint.write_bytes(damage)
+    again = make(is_clean=is_clean)
+    again.open()
+    assert LEADER_EPOCHS in caplog.text
+    assert [again.end_offset_for_epoch(epoch) for epoch in range(3)] == [(0, 3), (1, 6), (2, 9)]
+    again.close()
+    assert checkpoint.read_bytes() == before
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_snapshots_of_segments_that_an_interrupted_compaction_has_replaced_go_when_the_log_is_opened(
+    tmp_path: Path, *, is_clean: bool
+) -> None:
+    """layout.py rule 3, snapshots.py rule 2: the segments are put in place then, and nobody looks for what is gone."""
+    config = LogConfig(segment_bytes=400)  # a segment for each batch
+    log = log_at(tmp_path, config=config)
+    fill(log, 5)
+    log.close()
+    path = tmp_path / "t-0"
+    logs = [path / f"{base:020d}.log" for base in range(3)]
+    (path / f"{0:020d}.log.swap").write_bytes(b"".join([part.read_bytes() for part in logs]))
+    again = log_at(tmp_path, config=config, is_clean=is_clean)
+    assert [offset for offset, _ in values_of(again)] == list(range(5))
+    assert [segment.base_offset for segment in again.open().segments()] == [0, 3, 4]
+    assert snapshots(tmp_path) == [3, 4, 5]
+
+
+def test_a_clean_log_whose_only_snapshot_is_damaged_asks_the_batches(make: MakeLog, tmp_path: Path) -> None:
+    """It had producers, else it had no snapshot."""
+    log = make()
+    for number in range(3):
+        append(log, "x", producer=Idempotent(5, 0, number))
+    log.close()
+    (snapshot,) = (tmp_path / "t-0").glob("*.snapshot")
+    snapshot.write_bytes(snapshot.read_bytes()[:-1])
+    assert list(make().producers.producers) == [5]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_aborted_transactions_that_nobody_can_read_are_found_in_the_batches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool
+) -> None:
+    """The log is checked from that segment on; a transaction that began before it is known from the snapshot."""
+    log = log_at(tmp_path, config=SMALL)
+    append(log, BIG, producer=Idempotent(5, 0, 0, transactional=True))
+    fill(log, 20)
+    log.append(marker(ControlType.ABORT, 5, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    log.close()
+    (index,) = (tmp_path / "t-0").glob("*.txnindex")
+    assert int(index.stem) > 0
+    before = index.read_bytes()
+    for damage in (b"\0\1" + before[2:], before[:18] + bytes(8) + before[26:]):
+        index.write_bytes(damage)
+        again = log_at(tmp_path, config=SMALL, is_clean=is_clean)
+        again.open()
+        assert index.read_bytes() == before
+        assert index.name in caplog.text
+
+
+def test_records_that_were_durable_are_not_lost_without_a_word(make: MakeLog, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody has deleted a file, or the disk has: the log goes on where it ends."""
+    fill(make(), 3)
+    assert make(is_clean=False, known=Checkpoint(3, 0, 3)).log_end_offset == 3
+    assert caplog.text == ""
+    assert make(is_clean=False, known=Checkpoint(5, 0, 5)).log_end_offset == 3
+    assert "t-0 ends at 3 and was durable up to 5: records are lost" in caplog.text

@@ -1,0 +1,138 @@
+"""What of a log has to go, on both engines (storage/log/retention.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from storage.log.log import Log
+from storage.log.retention import AT_A_TIME
+from tests.support.logs import (
+    NOW_MS,
+    SMALL,
+    MakeLog,
+    append,
+    fill,
+    produced,
+    values_of,
+)
+
+# ---- retention -------------------------------------------------------------------------------------------
+
+
+def kept(log: Log, wall_ms: int, **settings: object) -> list[int]:
+    """What is left after retention with these settings."""
+    log.update_config(replace(log.config, **settings))  # type: ignore[arg-type]
+    log.retain(wall_ms)
+    return [offset for offset, _ in values_of(log)]
+
+
+def test_segments_go_by_the_age_of_their_latest_record(make: MakeLog) -> None:
+    """retention.py rule 2; the active one is rolled and goes too when all of it has expired."""
+    log = make()
+    fill(log, 6, step_ms=100)
+    log.high_watermark = 6
+    assert kept(log, NOW_MS + 1100, retention_ms=1000) == [0, 1, 2, 3, 4, 5]
+    assert kept(log, NOW_MS + 1101) == [2, 3, 4, 5]
+    assert kept(log, NOW_MS + 1301) == [4, 5]
+    assert kept(log, NOW_MS + 1501) == []
+    assert (log.log_start_offset, log.log_end_offset) == (6, 6)
+    assert append(log, "x") == 6
+
+
+def test_segments_go_while_what_is_left_is_large_enough(make: MakeLog) -> None:
+    """retention.py rule 2, as Kafka counts it."""
+    log = make()
+    fill(log, 6)
+    log.high_watermark = 6
+    size = log.size_bytes
+    third = size // 3
+    assert kept(log, NOW_MS, retention_bytes=size - third + 1) == [0, 1, 2, 3, 4, 5]
+    assert kept(log, NOW_MS, retention_bytes=size - third) == [2, 3, 4, 5]
+    assert kept(log, NOW_MS, retention_bytes=0) == []
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "retention_bytes", "policy", "first"),
+    [
+        (-1, -1, "delete", 0),
+        (1, -1, "delete", 6),
+        (-1, 0, "delete", 6),
+        (1, -1, "compact,delete", 6),
+        (-1, 0, "compact,delete", 6),
+        (1, 0, "compact", 0),
+        (10**12, 10**12, "delete", 0),
+        (1, 10**12, "delete", 6),
+        (10**12, 0, "delete", 6),
+    ],
+)
+def test_time_and_size_each_suffice_and_minus_one_is_no_limit(
+    make: MakeLog, retention_ms: int, retention_bytes: int, policy: str, first: int
+) -> None:
+    """retention.py rules 2 and 3."""
+    log = make()
+    fill(log, 6)
+    log.high_watermark = 6
+    settings = {"retention_ms": retention_ms, "retention_bytes": retention_bytes}
+    left = kept(log, NOW_MS + 10**9, **settings, cleanup_policy=frozenset(policy.split(",")))
+    assert left == list(range(first, 6))
+
+
+def test_nothing_goes_at_or_above_the_high_watermark(make: MakeLog) -> None:
+    """retention.py rule 1."""
+    log = make()
+    fill(log, 6)
+    log.high_watermark = 3
+    assert kept(log, NOW_MS * 2, retention_ms=1) == [2, 3, 4, 5]
+
+
+def test_without_the_policy_delete_only_what_is_before_the_start_goes(make: MakeLog) -> None:
+    """retention.py rule 3."""
+    log = make()
+    fill(log, 6)
+    log.high_watermark = 6
+    assert kept(log, NOW_MS * 2, cleanup_policy=frozenset({"compact"}), retention_ms=1, retention_bytes=1) == [
+        0, 1, 2, 3, 4, 5,
+    ]  # fmt: skip
+    assert kept(log, NOW_MS * 2, cleanup_policy=frozenset({"compact", "delete"})) == []
+
+
+def test_retention_waits_for_appends_under_way(make: MakeLog) -> None:
+    """Rule 3."""
+    log = make()
+    fill(log, 6)
+    log.high_watermark = 6
+    prepared = log.prepare(produced("x"), leader_epoch=0, wall_ms=NOW_MS)
+    assert kept(log, NOW_MS * 2, retention_ms=1) == [0, 1, 2, 3, 4, 5]
+    log.write(prepared)
+    log.commit(prepared, NOW_MS)
+    assert kept(log, NOW_MS * 2) == [4, 5, 6]
+
+
+def test_a_closed_log_is_left_alone_until_something_may_expire(make: MakeLog) -> None:
+    """log_manager.py: a thousand idle partitions cost nothing at each turn."""
+    log = make(config=replace(SMALL, retention_ms=1000))
+    fill(log, 6, step_ms=100)
+    log.sync_work()()
+    log.flushed(6)
+    log.high_watermark = 6
+    assert log.is_retention_due(0)
+    log.retain(NOW_MS)
+    assert log.release()
+    assert not log.is_retention_due(NOW_MS + 1100)
+    assert log.is_retention_due(NOW_MS + 1101)
+    log.update_config(replace(SMALL, retention_ms=10))
+    assert log.is_retention_due(NOW_MS)
+
+
+def test_of_many_segments_some_go_at_a_time(make: MakeLog) -> None:
+    """retention.py rule 4; who asks is told that there may be more."""
+    log = make(config=replace(SMALL, segment_bytes=400))
+    fill(log, AT_A_TIME + 2)
+    log.high_watermark = AT_A_TIME + 2
+    log.update_config(replace(log.config, retention_ms=0))
+    assert log.retain(NOW_MS + 1)
+    assert [offset for offset, _ in values_of(log)] == [AT_A_TIME, AT_A_TIME + 1]
+    assert not log.retain(NOW_MS + 1)
+    assert values_of(log) == []

@@ -1,0 +1,389 @@
+"""The indexes of one segment (storage/segments/indexes.py)."""
+
+from __future__ import annotations
+
+import mmap
+import random
+import struct
+import sys
+from array import array
+from pathlib import Path
+
+import pytest
+
+from storage.engine import AbortedTransaction
+from storage.io.disk import Disk, StorageError
+from storage.segments.indexes import (
+    WARM_BYTES,
+    CorruptIndex,
+    OffsetIndex,
+    SparseIndex,
+    TimeIndex,
+    TransactionIndex,
+)
+from tests.support.faulty_disk import FaultyDisk
+
+BASE = 5_000_000_000
+PAGE = mmap.PAGESIZE
+WARM_ENTRIES = WARM_BYTES // 8
+
+
+def offset_index(path: Path, entries: int = 0, *, disk: Disk | None = None) -> OffsetIndex:
+    """An index whose entry i is (BASE + 10 i + 9, 4096 (i + 1))."""
+    return extended(OffsetIndex(disk or Disk(), f"{path}/i.index", BASE), entries)
+
+
+def extended(index: OffsetIndex, entries: int) -> OffsetIndex:
+    """The same with more entries."""
+    for i in range(index.entries, entries):
+        index.append(BASE + 10 * i + 9, 4096 * (i + 1))
+        if index.is_behind:
+            index.write_out()
+    return index
+
+
+def test_offset_entries_are_last_offset_and_position(tmp_path: Path) -> None:
+    """FORMAT of .index (seeds.md I1); and rule 4: nothing reaches the file before write_out."""
+    index = offset_index(tmp_path, 2)
+    assert (tmp_path / "i.index").read_bytes() == b""
+    index.write_out()
+    assert (tmp_path / "i.index").read_bytes() == struct.pack(">IIII", 9, 4096, 19, 8192)
+
+
+def test_time_entries_are_timestamp_and_offset(tmp_path: Path) -> None:
+    """FORMAT of .timeindex (seeds.md I2); an entry is added only for a later time than the last."""
+    index = TimeIndex(Disk(), f"{tmp_path}/t", BASE)
+    for timestamp, offset in ((-1, BASE), (1000, BASE + 3), (1000, BASE + 4), (999, BASE + 5), (1001, BASE + 6)):
+        index.append(timestamp, offset)
+    index.write_out()
+    assert (tmp_path / "t").read_bytes() == struct.pack(">qIqI", 1000, 3, 1001, 6)
+    assert index.last == (1001, BASE + 6)
+
+
+def test_lookup_finds_the_entry_at_or_before_the_offset(tmp_path: Path) -> None:
+    """As Kafka's OffsetIndex.lookup (seeds.md I1): the segment's start where there is none."""
+    index = offset_index(tmp_path)
+    assert index.lookup(BASE) == index.last == (BASE, 0)
+    index = offset_index(tmp_path, 3)
+    assert index.lookup(BASE - 1) == (BASE, 0)
+    assert index.lookup(BASE + 8) == (BASE, 0)
+    assert index.lookup(BASE + 9) == (BASE + 9, 4096)
+    assert index.lookup(BASE + 18) == (BASE + 9, 4096)
+    assert index.lookup(BASE + 10**9) == index.last == (BASE + 29, 12288)
+
+
+def test_time_lookup_finds_the_entry_at_or_before_the_time(tmp_path: Path) -> None:
+    """As Kafka's TimeIndex.lookup."""
+    index = TimeIndex(Disk(), f"{tmp_path}/t", BASE)
+    assert index.lookup(5) == index.last == (-1, BASE)
+    index.append(1000, BASE + 3)
+    index.append(2000, BASE + 7)
+    assert index.lookup(999) == (-1, BASE)
+    assert index.lookup(1000) == index.lookup(1999) == (1000, BASE + 3)
+    assert index.lookup(2**60) == (2000, BASE + 7)
+
+
+@pytest.mark.parametrize("entries", [3, WARM_ENTRIES + 40, 3000])
+def test_an_index_opened_again_answers_the_same(tmp_path: Path, entries: int) -> None:
+    """Whatever lies in the warm section, in the mapping, or only in memory."""
+    index = offset_index(tmp_path, entries)
+    targets = [BASE + 10 * i + d for i in range(0, entries, 7) for d in (-1, 8, 9, 10)]
+    answers = [index.lookup(target) for target in targets]
+    index.write_out()
+    again = OffsetIndex(Disk(), index.path, BASE)
+    assert again.entries == entries
+    assert [again.lookup(target) for target in targets] == answers
+    assert again.last == index.last
+
+
+def test_the_offset_behind_a_position_is_found(tmp_path: Path) -> None:
+    """As Kafka's fetchUpperBoundOffset: the first entry whose batch starts at or after the position."""
+    index = offset_index(tmp_path, 3000)
+    assert index.offset_at_or_after(0) == BASE + 9
+    assert index.offset_at_or_after(4096) == BASE + 9
+    assert index.offset_at_or_after(4097) == BASE + 19
+    assert index.offset_at_or_after(4096 * 3000) == BASE + 29_999
+    assert index.offset_at_or_after(4096 * 3000 + 1) is None
+
+
+def test_a_mapping_follows_an_index_that_grows(tmp_path: Path) -> None:
+    """What was warm when the file was mapped, and is cold now, is behind the end of that mapping."""
+    index = offset_index(tmp_path, 2000)
+    assert index.lookup(BASE + 9) == (BASE + 9, 4096)
+    index = extended(index, 6000)
+    for slot in (0, 1500, 1990, 2010, 3000, 4500):
+        assert index.lookup(BASE + 10 * slot + 12) == (BASE + 10 * slot + 9, 4096 * (slot + 1))
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("keep", [0, 1, 5, WARM_ENTRIES, 2990, 2999, 3000])
+def test_truncation_drops_entries_at_or_behind_the_offset(tmp_path: Path, keep: int, *, written: bool) -> None:
+    """And the warm section is filled up again, the mapping closed before the file is cut (disk.py rule 5)."""
+    disk = Disk()
+    index = offset_index(tmp_path, 3000, disk=disk)
+    index.lookup(BASE + 9)  # makes the mapping
+    assert disk.open_files == 2  # the mapping has a descriptor of its own
+    if written:
+        index.write_out()
+    index.truncate(BASE + 10 * keep + 9)
+    assert index.entries == keep
+    is_cut = keep < (3000 if written else 2944)  # the rest was in memory only
+    assert disk.open_files == (0 if is_cut else 2)
+    index.append(BASE + 10**6, 10**8)
+    assert index.last == (BASE + 10**6, 10**8)
+    assert index.lookup(BASE + 10 * keep + 9) == ((BASE + 10 * keep - 1, 4096 * keep) if keep else (BASE, 0))
+    assert index.lookup(BASE + 9) == ((BASE + 9, 4096) if keep else (BASE, 0))
+    index.write_out()
+    assert Path(index.path).stat().st_size == 8 * (keep + 1)
+    assert OffsetIndex(Disk(), index.path, BASE).last == index.last
+
+
+def test_the_time_index_is_truncated_by_offset(tmp_path: Path) -> None:
+    """Its entries name offsets; those at or behind the cut go."""
+    index = TimeIndex(Disk(), f"{tmp_path}/t", BASE)
+    for i in range(2000):
+        index.append(1000 + i, BASE + 10 * i)
+    index.truncate(BASE + 15)
+    assert index.entries == 2
+    assert index.last == (1001, BASE + 10)
+    index.truncate(BASE + 10)
+    assert index.last == (1000, BASE)
+    index.truncate(BASE)
+    assert index.entries == 0
+
+
+def test_reset_leaves_an_empty_file(tmp_path: Path) -> None:
+    """For a segment that is written anew."""
+    index = offset_index(tmp_path, 3000)
+    index.reset()
+    assert (index.entries, Path(index.path).stat().st_size, index.last) == (0, 0, (BASE, 0))
+
+
+def test_an_index_is_full_when_its_file_would_grow_beyond_the_setting(tmp_path: Path) -> None:
+    """segment.index.bytes, rounded down to whole entries."""
+    index = offset_index(tmp_path, 9)
+    assert not index.is_full(87)
+    assert not index.is_full(80)
+    assert index.is_full(79)
+    assert index.is_full(72)
+
+
+def test_a_file_that_cannot_be_an_index_is_refused(tmp_path: Path) -> None:
+    """Rule 2: torn entries, and the zeros that an unclean stop of Kafka leaves behind preallocated entries."""
+    path = tmp_path / "i.index"
+    path.write_bytes(b"\0" * 13)
+    with pytest.raises(CorruptIndex, match="13 bytes"):
+        offset_index(tmp_path)
+    path.write_bytes(struct.pack(">II", 9, 4096) + bytes(16))
+    with pytest.raises(CorruptIndex, match="ascend"):
+        offset_index(tmp_path)
+
+
+def test_a_failed_write_out_is_repeated_by_the_next(tmp_path: Path) -> None:
+    """Entries are in memory; nothing is lost and nothing is written twice."""
+    disk = FaultyDisk()
+    index = offset_index(tmp_path, 5, disk=disk)
+    disk.room = 12
+    with pytest.raises(StorageError):
+        index.write_out()
+    assert index.lookup(BASE + 39) == (BASE + 39, 4 * 4096)
+    disk.room = None
+    index.write_out()
+    assert OffsetIndex(Disk(), index.path, BASE).entries == 5
+
+
+def test_no_descriptor_stays_open_but_the_mapping(tmp_path: Path) -> None:
+    """Rule 5: 5,000 partitions must not hold 10,000 index files open."""
+    disk = FaultyDisk()
+    index = offset_index(tmp_path, 3000, disk=disk)
+    index.lookup(BASE + 25_000)
+    assert disk.open_files == 0
+    index.lookup(BASE + 9)
+    assert disk.open_files == 2  # the mapping has a descriptor of its own
+    index.unmap()
+    assert disk.open_files == 0
+    assert index.lookup(BASE + 9) == (BASE + 9, 4096)
+
+
+class _ObservedColumn:
+    """Reads a column of an index's mapping and notes the pages."""
+
+    def __init__(self, column: struct.Struct, touched: set[int]) -> None:
+        self._column = column
+        self._touched = touched
+
+    def unpack_from(self, mapping: bytes, position: int) -> tuple[int]:
+        self._touched.add(position // PAGE)
+        return self._column.unpack_from(mapping, position)
+
+
+def _observe_pages(index: SparseIndex, touched: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, real = type(index), SparseIndex._cold_entry
+
+    def observed(self: SparseIndex, slot: int) -> tuple[int, int]:
+        if self is index:
+            touched.add(slot * self.ENTRY.size // PAGE)
+        return real(self, slot)
+
+    monkeypatch.setattr(SparseIndex, "_cold_entry", observed)
+    monkeypatch.setattr(kind, "COLUMNS", tuple(_ObservedColumn(column, touched) for column in kind.COLUMNS))
+
+
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
+def test_a_lookup_near_the_end_touches_three_pages_at_most_whatever_the_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OffsetIndex | TimeIndex]
+) -> None:
+    """Rule 3 (seeds.md I2, I3): the index grows page by page; what a freshly opened one reads is counted.
+
+    A plain binary search over 40 pages would touch six, others for every page that is added.
+    """
+    disk = FaultyDisk()
+    size = kind.ENTRY.size
+    index = kind(disk, f"{tmp_path}/grows", 0)
+    entries = 0
+    for page in range(1, 41):
+        # A little over the page's end, so that the warm section begins and ends inside pages.
+        while entries * size <= page * PAGE + page % 5 * size:
+            index.append(10 * entries, entries)
+            entries += 1
+            index.write_out()
+        opened = kind(disk, index.path, 0)
+        touched: set[int] = set()
+        targets = range(10 * (entries - WARM_BYTES // size // 2), 10 * entries, 97)
+        expected = [index.lookup(target) for target in targets]
+        with monkeypatch.context() as patch:
+            _observe_pages(opened, touched, patch)
+            disk.forget_history()
+            again = kind(disk, index.path, 0)
+            assert [opened.lookup(target) for target in targets] == expected
+        for _, position, length in disk.reads:
+            touched.update(range(position // PAGE, (position + length - 1) // PAGE + 1))
+        assert again.entries == entries
+        assert len(touched) <= 3, f"{len(touched)} pages of {page}: {sorted(touched)}"
+
+
+LARGEST_INDEX_BYTES = 10 * 1024 * 1024  # segment.index.bytes
+
+
+def written_index(path: Path, kind: type[OffsetIndex | TimeIndex], entries: int) -> str:
+    """The file of an index whose entry i has the key 10 i and the value i."""
+    per_entry = kind.ENTRY.size // 4
+    words = array("I", bytes(entries * kind.ENTRY.size))
+    words[per_entry - 2 :: per_entry] = array("I", range(0, 10 * entries, 10))
+    words[per_entry - 1 :: per_entry] = array("I", range(entries))
+    if sys.byteorder == "little":
+        words.byteswap()
+    file = path / "index"
+    file.write_bytes(words.tobytes())
+    return str(file)
+
+
+@pytest.mark.parametrize("kibibytes", [4, 12, 60, 1000, 4096, LARGEST_INDEX_BYTES // 1024])
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
+def test_thousands_of_lookups_near_the_end_of_the_largest_index_touch_three_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OffsetIndex | TimeIndex], kibibytes: int
+) -> None:
+    """Rule 3 (seeds.md I2, I3): opening and 3,000 look-ups together, at sizes up to the largest; one cold
+    look-up in the largest touches more, which shows that pages are counted.
+    """
+    size = kind.ENTRY.size
+    entries = kibibytes * 1024 // size
+    path = written_index(tmp_path, kind, entries)
+    disk = FaultyDisk()
+    index = kind(disk, path, 0)
+    touched: set[int] = set()
+    _observe_pages(index, touched, monkeypatch)
+    warm = min(entries, 8192 // size)
+    dice = random.Random(kibibytes)
+    for _ in range(3000):
+        target = 10 * (entries - 1) - dice.randrange(10 * warm - 9)
+        assert index.lookup(target) == (target // 10 * 10, target // 10)
+    for _, position, length in disk.reads:
+        touched.update(range(position // PAGE, (position + length - 1) // PAGE + 1))
+    assert len(touched) <= 3, sorted(touched)
+    touched.clear()
+    assert index.lookup(15) == (10, 1)
+    is_cold = kibibytes * 1024 > WARM_BYTES
+    assert bool(touched) == is_cold
+    assert len(touched) > 3 or kibibytes < 1000
+
+
+def test_a_lookup_near_the_end_of_an_open_index_touches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 3 (seeds.md I2): the warm section is in memory; only a target before it goes to the mapping."""
+    disk = FaultyDisk()
+    index = offset_index(tmp_path, 20_000, disk=disk)
+    touched: set[int] = set()
+    _observe_pages(index, touched, monkeypatch)
+    disk.forget_history()
+    for back in range(1, WARM_ENTRIES):
+        index.lookup(BASE + 10 * (20_000 - back) + 9)
+    assert not touched
+    assert not disk.reads
+    index.lookup(BASE + 9)
+    assert touched
+
+
+ABORTED = [
+    AbortedTransaction(7, 10, 20, 10),
+    AbortedTransaction(8, 15, 30, 15),
+    AbortedTransaction(7, 22, 40, 31),
+    AbortedTransaction(9, 45, 50, 45),
+]
+
+
+def transaction_index(path: Path, count: int = 4) -> TransactionIndex:
+    index = TransactionIndex(Disk(), f"{path}/x.txnindex", 5)
+    for transaction in ABORTED[:count]:
+        index.append(transaction)
+    return index
+
+
+def test_transaction_entries_are_kafkas(tmp_path: Path) -> None:
+    """FORMAT of .txnindex; no file while there is no entry."""
+    transaction_index(tmp_path, 0)
+    assert not (tmp_path / "x.txnindex").exists()
+    transaction_index(tmp_path, 2)
+    packed = struct.pack(">hqqqqhqqqq", 0, 7, 10, 20, 10, 0, 8, 15, 30, 15)
+    assert (tmp_path / "x.txnindex").read_bytes() == packed
+    assert TransactionIndex(Disk(), f"{tmp_path}/x.txnindex", 5).all() == ABORTED[:2]
+
+
+def test_overlapping_transactions_are_collected_until_a_stable_offset_says_enough(tmp_path: Path) -> None:
+    """As Kafka's collectAbortedTxns."""
+    index = transaction_index(tmp_path)
+    assert index.overlapping(0, 9) == ([], True)
+    assert index.overlapping(0, 16) == ([ABORTED[0], ABORTED[1]], True)
+    assert index.overlapping(21, 25) == ([ABORTED[1], ABORTED[2]], True)
+    assert index.overlapping(31, 44) == ([ABORTED[2]], True)
+    assert index.overlapping(41, 46) == ([ABORTED[3]], False)
+    assert index.overlapping(51, 60) == ([], False)
+
+
+def test_transactions_are_truncated_by_their_marker(tmp_path: Path) -> None:
+    """What lies at or behind the cut goes, from the file too."""
+    index = transaction_index(tmp_path)
+    index.truncate(40)
+    assert index.all() == ABORTED[:2]
+    assert (tmp_path / "x.txnindex").stat().st_size == 68
+    index.append(ABORTED[3])
+    assert TransactionIndex(Disk(), index.path, 5).all() == [*ABORTED[:2], ABORTED[3]]
+    index.reset()
+    assert (index.all(), (tmp_path / "x.txnindex").stat().st_size) == ([], 0)
+
+
+def test_a_torn_transaction_entry_is_passed_over_and_overwritten(tmp_path: Path) -> None:
+    """Rule 2; a version or an offset that cannot be is refused."""
+    transaction_index(tmp_path, 2)
+    path = tmp_path / "x.txnindex"
+    path.write_bytes(path.read_bytes()[:-1])
+    index = TransactionIndex(Disk(), str(path), 5)
+    assert index.all() == ABORTED[:1]
+    index.append(ABORTED[2])
+    assert TransactionIndex(Disk(), str(path), 5).all() == [ABORTED[0], ABORTED[2]]
+    with pytest.raises(StorageError, match="Cannot understand the index"):
+        TransactionIndex(Disk(), str(path), 21)
+    path.write_bytes(b"\0\1" + bytes(32))
+    with pytest.raises(StorageError, match="Cannot understand the index"):
+        TransactionIndex(Disk(), str(path), 0)

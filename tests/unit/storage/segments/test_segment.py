@@ -1,0 +1,506 @@
+"""One log file and its indexes (storage/segments/segment.py)."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import BATCH_OVERHEAD, HEADER, BatchHeader, headers, parse_header
+from storage.engine import Buffer
+from storage.io.disk import Disk
+from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX
+from storage.segments.segment import Segment
+from tests.support.batches import with_fields
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.segments import NOW_MS, batch, contents, infos
+
+BASE = 7000
+
+
+def new_segment(directory: Path, data: bytes = b"", *, disk: Disk | None = None, interval: int = 4096) -> Segment:
+    """A segment at offset BASE that holds `data`, every batch published by itself."""
+    directory.mkdir(exist_ok=True)
+    segment = Segment(disk or Disk(), str(directory), BASE, 0, interval)
+    segment.create(NOW_MS)
+    for info in infos(data):
+        part = data[info.position : info.position + info.size]
+        segment.file.pwrite(part, segment.claim((info,), info.size))
+        segment.publish((info,))
+    return segment
+
+
+def opened_again(segment: Segment, *, disk: Disk | None = None) -> Segment:
+    """What the next start of the broker makes of the files."""
+    segment.release(forget=True)
+    return found_on_disk(segment, disk=disk)
+
+
+def found_on_disk(segment: Segment, *, disk: Disk | None = None) -> Segment:
+    """The same files, as they are, in another object."""
+    return Segment(disk or Disk(), segment.directory, BASE, Path(segment.path(LOG)).stat().st_size, segment.interval)
+
+
+def batches(count: int, *, records: int = 1, size: int = 1000) -> bytes:
+    """Batches that follow each other from BASE on, a millisecond apart."""
+    return b"".join(batch(BASE + records * i, records, timestamp_ms=NOW_MS + i, size=size) for i in range(count))
+
+
+def expected(data: bytes, offset: int) -> tuple[int, int] | None:
+    """What `find` must say, by looking at every batch."""
+    for position, header in headers(data):
+        if header.last_offset >= offset:
+            return position, header.size
+    return None
+
+
+def state(segment: Segment) -> tuple[object, ...]:
+    """All that an append goes on from."""
+    return (
+        segment.size,
+        segment.end_offset,
+        segment.max_timestamp,
+        segment.first_timestamp,
+        segment._unindexed,
+        segment.offset_index.entries,
+        segment.time_index.last,
+    )
+
+
+def recover(segment: Segment) -> list[tuple[BatchHeader, bytes]]:
+    """Recover in one go; every batch that was shown."""
+    seen = []
+
+    def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
+        seen.append((header, bytes(buffer[position : position + header.size])))
+
+    for _ in segment.recover(visit):
+        pass
+    return seen
+
+
+# ---- indexes while appending -----------------------------------------------------------------------------
+
+
+def test_a_batch_that_starts_more_than_an_interval_behind_the_last_entry_gets_one(tmp_path: Path) -> None:
+    """Rule 2 (seeds.md I1), as in Kafka: more than the interval, counted from the start of the batch named last."""
+    segment = new_segment(tmp_path, batches(12), interval=3000)
+    segment.finish()
+    entries = [segment.offset_index.entry(slot) for slot in range(segment.offset_index.entries)]
+    assert entries == [(4, 4000), (8, 8000)]
+    times = [segment.time_index.entry(slot) for slot in range(segment.time_index.entries)]
+    assert times == [(NOW_MS + 4, 4), (NOW_MS + 8, 8), (NOW_MS + 11, 11)]
+
+
+def test_the_time_index_holds_the_greatest_time_so_far_and_whose_it_is(tmp_path: Path) -> None:
+    """FORMAT of .timeindex: times that go back leave no entry."""
+    times = [5, 9, 3, 9, 4, 8, 2, 12, 1]
+    data = b"".join(batch(BASE + i, timestamp_ms=NOW_MS + time, size=1000) for i, time in enumerate(times))
+    segment = new_segment(tmp_path, data, interval=1500)
+    segment.finish()
+    entries = [segment.time_index.entry(slot) for slot in range(segment.time_index.entries)]
+    assert entries == [(NOW_MS + 9, 1), (NOW_MS + 12, 7)]
+    assert segment.max_timestamp == (NOW_MS + 12, BASE + 7)
+
+
+def test_the_last_offset_of_a_batch_is_what_the_index_holds(tmp_path: Path) -> None:
+    """FORMAT of .index."""
+    segment = new_segment(tmp_path, batches(9, records=10), interval=4096)
+    assert segment.offset_index.last == (BASE + 59, 5000)
+
+
+def test_several_batches_of_one_append_are_indexed_each(tmp_path: Path) -> None:
+    """As Kafka since 4.0."""
+    data = batches(20)
+    one_by_one = new_segment(tmp_path / "a", data, interval=2000)
+    together = new_segment(tmp_path / "b", interval=2000)
+    together.file.pwrite(data, together.claim(infos(data), len(data)))
+    together.publish(infos(data))
+    assert together.offset_index.entries == 6
+    assert state(together) == state(one_by_one)
+    one_by_one.finish()
+    together.finish()
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 70, 200])
+def test_a_segment_opened_again_goes_on_as_if_never_closed(tmp_path: Path, count: int) -> None:
+    """Rule 2: even the bytes since the last index entry are the same."""
+    segment = new_segment(tmp_path, batches(count))
+    segment.finish()
+    before = state(segment)
+    again = opened_again(segment)
+    again.load()
+    assert state(again) == before
+
+
+def test_index_files_are_written_now_and_then(tmp_path: Path) -> None:
+    """indexes.py rule 4: in groups; a segment of a GiB does not keep its index in memory."""
+    segment = new_segment(tmp_path, batches(130), interval=1)
+    sizes = {suffix: Path(segment.path(suffix)).stat().st_size for suffix in (OFFSET_INDEX, TIME_INDEX)}
+    assert sizes == {OFFSET_INDEX: 8 * 128, TIME_INDEX: 12 * 128}
+
+
+# ---- look-ups --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("size", [100, 900, 5000])
+def test_find_agrees_with_a_scan_for_every_offset(tmp_path: Path, size: int, *, again: bool) -> None:
+    """seeds.md F8: whether the batch is remembered, indexed, or has to be looked for between index entries."""
+    data = b"".join(batch(BASE + 5 * i, 3, size=size + i % 7) for i in range(200))  # gaps, as compaction leaves them
+    segment = new_segment(tmp_path, data)
+    if again:
+        segment.finish()
+        segment = opened_again(segment)
+    for offset in range(BASE - 1, BASE + 1001):
+        assert segment.find(offset) == expected(data, offset), offset
+
+
+def test_find_among_the_batches_published_last_reads_nothing(tmp_path: Path) -> None:
+    """Rule 3: a consumer near the end costs no system call."""
+    disk = FaultyDisk()
+    segment = new_segment(tmp_path, batches(500), disk=disk)
+    disk.forget_history()
+    for offset in range(BASE + 500 - 64, BASE + 501):
+        segment.find(offset)
+    assert disk.reads == []
+
+
+def test_find_in_a_segment_opened_again_reads_nothing_behind_the_last_entry(tmp_path: Path) -> None:
+    """Loading has looked at those batches already."""
+    segment = new_segment(tmp_path, batches(500))
+    segment.finish()
+    disk = FaultyDisk()
+    again = opened_again(segment, disk=disk)
+    again.load()
+    disk.forget_history()
+    last_indexed = again.offset_index.last[0]
+    assert [again.find(offset) for offset in range(last_indexed, BASE + 501)][-1] is None
+    assert disk.reads == []
+
+
+@pytest.mark.parametrize("size", [100, 1000, 4000, 20_000])
+def test_find_reads_batch_headers_of_one_interval_and_no_more(tmp_path: Path, size: int) -> None:
+    """Rule 3 (Z1): at most the index interval and one header of the log, whatever the batches' size."""
+    disk = FaultyDisk()
+    segment = new_segment(tmp_path, batches(300, size=size), disk=disk)
+    log = segment.path(LOG)
+    for offset in range(BASE, BASE + 230, 3):
+        segment.find(BASE)  # opens what was not open
+        disk.forget_history()
+        assert segment.find(offset) == (size * (offset - BASE), size)
+        assert sum(length for path, _, length in disk.reads if path == log) <= 4096 + BATCH_OVERHEAD
+        assert {path for path, _, _ in disk.reads} <= {log}
+
+
+def test_find_passes_over_much_when_the_index_is_short(tmp_path: Path) -> None:
+    """indexes.py rule 2: a short index costs time, not answers; and not a system call for every batch."""
+    disk = FaultyDisk()
+    segment = new_segment(tmp_path, batches(2000, size=100), disk=disk, interval=10**9)
+    disk.forget_history()
+    assert segment.find(BASE + 1900) == (190_000, 100)
+    assert len(disk.reads) <= 6
+
+
+def test_find_says_so_when_the_log_is_damaged(tmp_path: Path) -> None:
+    """A length that cannot be must not be walked over."""
+    segment = new_segment(tmp_path, batches(200))
+    segment.file.pwrite(b"\0\0\0\1", 1000 + 8)
+    with pytest.raises(KafkaError, match="damaged at position 1000") as caught:
+        segment.find(BASE + 3)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_find_timestamp_agrees_with_a_scan(tmp_path: Path, *, again: bool) -> None:
+    """The first batch at or behind the offset whose greatest time is late enough; times go up and down."""
+    dice = random.Random(20)
+    times = [NOW_MS + 10 * i + dice.randrange(-300, 300) for i in range(300)]
+    data = b"".join(batch(BASE + 2 * i, 2, timestamp_ms=time, size=500) for i, time in enumerate(times))
+    segment = new_segment(tmp_path, data, interval=1200)
+    if again:
+        segment.finish()
+        segment = opened_again(segment)
+    for target in range(NOW_MS - 400, NOW_MS + 3500, 61):
+        for offset in (BASE, BASE + 77, BASE + 560):
+            found = [BASE + 2 * i for i, time in enumerate(times) if time >= target and BASE + 2 * i + 1 >= offset]
+            assert segment.find_timestamp(target, offset) == (found[0] if found else None)
+
+
+def test_the_first_timestamp_is_that_of_the_first_batch(tmp_path: Path) -> None:
+    """From it the age of a segment counts, also after a restart."""
+    data = batch(BASE, timestamp_ms=NOW_MS + 5) + batch(BASE + 1, timestamp_ms=NOW_MS)
+    segment = new_segment(tmp_path, data)
+    assert segment.first_timestamp == NOW_MS + 5
+    assert opened_again(segment).first_timestamp == NOW_MS + 5
+    assert new_segment(tmp_path).first_timestamp == -1
+
+
+# ---- truncation ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_truncation_leaves_what_was_before_it(tmp_path: Path, *, again: bool) -> None:
+    """Every cut gives the segment that would have been written up to there; an offset inside a batch takes it all."""
+    data = b"".join(batch(BASE + 4 * i, 3, timestamp_ms=NOW_MS + i, size=700) for i in range(60))  # gaps of one
+    for offset in range(BASE, BASE + 242, 5):
+        directory = tmp_path / str(offset)
+        segment = new_segment(directory, data, interval=1000)
+        if again:
+            segment.finish()
+            segment = opened_again(segment)
+        segment.truncate(offset)
+        kept = [(position, header) for position, header in headers(data) if header.last_offset < offset]
+        cut = [header.base_offset for _, header in headers(data) if header.last_offset >= offset]
+        assert segment.size == segment.reserved == Path(segment.path(LOG)).stat().st_size == 700 * len(kept)
+        assert segment.end_offset == min([offset, *cut])
+        fresh = new_segment(directory / "fresh", data[: segment.size], interval=1000)
+        assert state(segment)[2:-1] == state(fresh)[2:-1]
+        for probe in range(BASE, offset + 3, 7):
+            assert segment.find(probe) == fresh.find(probe)
+
+
+def test_a_truncated_segment_can_be_appended_to_and_opened_again(tmp_path: Path) -> None:
+    """Rule 2 holds across a truncation."""
+    data = batches(40)
+    segment = new_segment(tmp_path / "a", data)
+    segment.truncate(BASE + 20)
+    for info in infos(data)[20:]:
+        segment.file.pwrite(data[info.position : info.position + info.size], segment.claim((info,), info.size))
+        segment.publish((info,))
+    whole = new_segment(tmp_path / "b", data)
+    segment.finish()
+    whole.finish()
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+# ---- recovery --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [100, 1000, 30_000])
+def test_recovery_writes_the_indexes_that_were_written_first(tmp_path: Path, size: int) -> None:
+    """Rule 2, byte by byte."""
+    data = batches(150, records=2, size=size)
+    segment = new_segment(tmp_path, data)
+    segment.finish()
+    before = contents(tmp_path)
+    seen = recover(segment)
+    assert b"".join(found for _, found in seen) == data
+    assert [header for header, _ in seen] == [header for _, header in headers(data)]
+    assert contents(tmp_path) == before
+    recover(segment)
+    assert contents(tmp_path) == before
+
+
+def test_recovery_writes_only_what_is_wrong(tmp_path: Path) -> None:
+    """After a crash most indexes are right; thousands of partitions are not to be written anew."""
+    segment = new_segment(tmp_path, batches(400), interval=900)
+    segment.finish()
+    before = contents(tmp_path)
+    disk = FaultyDisk()
+    recover(found_on_disk(segment, disk=disk))
+    assert disk.writes == []
+    for suffix, extra in ((OFFSET_INDEX, b"\1" * 16), (TIME_INDEX, b"\1" * 24)):
+        path = Path(segment.path(suffix))
+        for damaged in (b"", before[path.name][:-12], before[path.name] + extra, b"\1" * 8 + before[path.name][8:]):
+            path.write_bytes(damaged)
+            recover(found_on_disk(segment))
+            assert contents(tmp_path) == before
+
+
+def test_a_log_torn_at_any_byte_is_cut_behind_its_last_whole_batch(tmp_path: Path) -> None:
+    """Recovery after a crash, for every length that a crash may leave."""
+    data = batches(3, records=2, size=90)
+    for length in range(len(data) + 1):
+        segment = new_segment(tmp_path, data, interval=100)
+        segment.release(forget=True)
+        Path(segment.path(LOG)).write_bytes(data[:length])
+        torn = found_on_disk(segment)
+        assert len(recover(torn)) == length // 90
+        assert torn.size == Path(torn.path(LOG)).stat().st_size == length // 90 * 90
+        assert torn.end_offset == BASE + 2 * (length // 90)
+        whole = new_segment(tmp_path / f"whole{length}", data[: torn.size], interval=100)
+        whole.finish()
+        assert contents(tmp_path / f"whole{length}") == contents(tmp_path)
+
+
+@pytest.mark.parametrize("position", [0, 8, 11, 16, 17, 21, 26, 60, 61, 99])
+def test_a_batch_with_a_wrong_byte_ends_the_log(tmp_path: Path, position: int) -> None:
+    """Base offset, length, magic, CRC, attributes, delta, records: nothing corrupt is kept, what is before it is."""
+    data = bytearray(batches(5, size=100))
+    data[200 + position] ^= 0x40
+    segment = new_segment(tmp_path)
+    segment.file.pwrite(data, 0)
+    torn = found_on_disk(segment)
+    assert len(recover(torn)) == 2
+    assert torn.size == 200
+
+
+@pytest.mark.parametrize("tail", [bytes(5000), b"\xff" * 5000, bytes(8) + b"\x7f\xff\xff\xff" + bytes(60)])
+def test_garbage_behind_the_last_batch_is_cut_off(tmp_path: Path, tail: bytes) -> None:
+    """Zeros of a preallocated file, noise, an absurd length."""
+    data = batches(3)
+    segment = new_segment(tmp_path)
+    segment.file.pwrite(data + tail, 0)
+    torn = found_on_disk(segment)
+    assert len(recover(torn)) == 3
+    assert Path(torn.path(LOG)).read_bytes() == data
+
+
+def test_offsets_that_go_back_end_the_log(tmp_path: Path) -> None:
+    """Whole batches of an earlier life of the file behind the end of the log are not part of it."""
+    segment = new_segment(tmp_path)
+    segment.file.pwrite(batches(3) + batch(BASE + 1, size=500), 0)
+    torn = found_on_disk(segment)
+    assert len(recover(torn)) == 3
+
+
+def test_a_last_offset_before_the_first_ends_the_log(tmp_path: Path) -> None:
+    """The CRC is right, the header cannot be."""
+    segment = new_segment(tmp_path)
+    segment.file.pwrite(batches(3) + with_fields(batch(BASE + 3, size=500), last_offset_delta=-1), 0)
+    torn = found_on_disk(segment)
+    assert len(recover(torn)) == 3
+
+
+def test_an_offset_too_far_from_the_base_ends_the_log(tmp_path: Path) -> None:
+    """A relative offset must fit 31 bits."""
+    segment = new_segment(tmp_path)
+    segment.file.pwrite(batch(BASE + 2**31 - 1) + batch(BASE + 2**31), 0)
+    torn = found_on_disk(segment)
+    assert len(recover(torn)) == 1
+
+
+def test_recovery_reads_a_batch_larger_than_its_stride(tmp_path: Path) -> None:
+    """And goes in slices, so that others can work in between."""
+    data = batches(2, size=400_000) + batch(BASE + 2, size=3_000_000) + batch(BASE + 3, size=700_000)
+    segment = new_segment(tmp_path)
+    segment.file.pwrite(data, 0)
+    torn = found_on_disk(segment)
+    assert list(torn.recover(None)) == [800_000, 3_800_000, 4_500_000]
+
+
+def test_a_recovery_that_is_begun_again_ends_the_same(tmp_path: Path) -> None:
+    """Idempotent, also when the broker stops in the middle of it."""
+    data = batches(30, size=100_000)
+    segment = new_segment(tmp_path, data)
+    segment.finish()
+    before = contents(tmp_path)
+    torn = found_on_disk(segment)
+    next(torn.recover(None))
+    recover(found_on_disk(segment))
+    assert contents(tmp_path) == before
+
+
+def test_an_index_that_ends_too_early_is_written_on_and_not_anew(tmp_path: Path) -> None:
+    """What stands there is right: after a crash that is most of it, and cutting a file costs more than writing to it."""
+    segment = new_segment(tmp_path, batches(50))
+    segment.finish()
+    segment.release(forget=True)
+    good = contents(tmp_path)
+    for suffix, size in ((OFFSET_INDEX, 27), (TIME_INDEX, 24)):
+        Path(segment.path(suffix)).write_bytes(Path(segment.path(suffix)).read_bytes()[:size])
+    disk = FaultyDisk()
+    recover(found_on_disk(segment, disk=disk))
+    assert contents(tmp_path) == good
+    assert sorted((Path(path).suffix, position) for path, position, _ in disk.writes) == [
+        (".index", 27),
+        (".timeindex", 24),
+    ]
+
+
+# ---- indexes that do not fit -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [
+        *((suffix, damage) for suffix in (OFFSET_INDEX, TIME_INDEX) for damage in (b"torn", bytes(24), b"\xff" * 24)),
+        (OFFSET_INDEX, b"\0\0\0\1\0\xff\xff\xff"),
+    ],
+)
+def test_indexes_that_do_not_fit_are_built_anew_when_they_are_used(tmp_path: Path, suffix: str, damage: bytes) -> None:
+    """Rule 5: after a clean stop nobody looks at them before."""
+    segment = new_segment(tmp_path, batches(50))
+    segment.finish()
+    segment.release(forget=True)
+    good = contents(tmp_path)
+    Path(segment.path(suffix)).write_bytes(damage)
+    again = found_on_disk(segment)
+    assert again.find(BASE + 7) == (7000, 1000)
+    assert contents(tmp_path) == good
+
+
+@pytest.mark.parametrize("fields", [{"last_offset_delta": -3}, {"base_offset": 3}, {"last_offset_delta": 2**31 - 1}])
+def test_offsets_that_cannot_be_are_found_when_it_is_loaded(fields: dict[str, int], tmp_path: Path) -> None:
+    """Rule 5: a log that was closed cleanly, and whose bytes were changed afterwards, is cut before that."""
+    segment = new_segment(tmp_path, batches(5))
+    segment.release(forget=True)
+    content = bytearray(Path(segment.path(LOG)).read_bytes())
+    HEADER.pack_into(content, 4000, *parse_header(content, 4000)._replace(**fields))
+    Path(segment.path(LOG)).write_bytes(content)
+    found = found_on_disk(segment)
+    found.load()
+    assert (found.size, found.end_offset) == (4000, BASE + 4)
+    found.finish()
+
+
+def test_a_torn_log_is_found_when_it_is_loaded(tmp_path: Path) -> None:
+    """Rule 5: a log that was said to be closed cleanly, but does not end with a whole batch."""
+    segment = new_segment(tmp_path, batches(50))
+    segment.finish()
+    segment.release(forget=True)
+    with Path(segment.path(LOG)).open("ab") as log:
+        log.write(batches(1)[:777])
+    again = found_on_disk(segment)
+    again.load()
+    assert (again.size, again.end_offset) == (50_000, BASE + 50)
+    assert Path(segment.path(LOG)).stat().st_size == 50_000
+
+
+# ---- letting go ------------------------------------------------------------------------------------------
+
+
+def test_a_released_segment_holds_no_descriptor_and_works_on(tmp_path: Path) -> None:
+    """Rule 4."""
+    disk = Disk()
+    segment = new_segment(tmp_path, batches(2000, size=100), disk=disk, interval=90)
+    segment.find(BASE)
+    held = segment.file
+    segment.release(forget=False)
+    assert disk.open_files == 1  # the one that we hold
+    assert held.pread(100, 0) == batches(1, size=100)
+    del held
+    assert disk.open_files == 0
+    assert segment.find(BASE + 1999) == (199_900, 100)
+    info = infos(batch(BASE + 2000))[0]
+    segment.file.pwrite(batch(BASE + 2000), segment.claim((info,), info.size))
+    segment.publish((info,))
+    assert segment.find(BASE + 2000) == (200_000, info.size)
+    assert segment.find(BASE + 3) == (300, 100)
+
+
+def test_releasing_writes_out_what_the_indexes_hold(tmp_path: Path) -> None:
+    """Entries that are only in memory are not lost."""
+    segment = new_segment(tmp_path, batches(50))
+    entries = segment.offset_index.entries
+    segment.release(forget=True)
+    assert segment.offset_index.entries == entries == Path(segment.path(OFFSET_INDEX)).stat().st_size // 8
+
+
+def test_doomed_files_have_other_names_and_can_still_be_read(tmp_path: Path) -> None:
+    """A region that is being sent outlives the segment."""
+    segment = new_segment(tmp_path, batches(50))
+    segment.finish()
+    file = segment.file
+    names = set(contents(tmp_path))
+    doomed: list[str] = []
+    segment.doom(doomed)
+    assert set(contents(tmp_path)) == {f"{name}.deleted" for name in names}
+    assert sorted(doomed) == sorted(f"{tmp_path}/{name}.deleted" for name in names)
+    for path in doomed:
+        Path(path).unlink()
+    assert file.pread(1000, 0) == batches(1)

@@ -1,0 +1,403 @@
+"""Kafka's engine: a partition as a directory of segments (storage/segments/segment_engine.py, layout.py)."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.config.log_config import LogConfig
+from storage.engine import AbortedTransaction, Engine, OffsetPosition, SegmentInfo
+from storage.io.disk import Disk, StorageError
+from storage.segments.segment_engine import SegmentEngine
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.segments import NOW_MS, append, batch, contents, filled, infos, opened, read
+
+SMALL = LogConfig(segment_bytes=10_000, index_interval_bytes=2000)
+
+
+def bases(engine: SegmentEngine) -> list[int]:
+    return [segment.base_offset for segment in engine.segments()]
+
+
+def test_the_engine_keeps_the_contract() -> None:
+    """storage/engine.py: mypy compares the signatures, this the names."""
+
+    def check(engine: SegmentEngine) -> Engine:
+        return engine
+
+    promised = {name for name in vars(Engine) if not name.startswith("_")}
+    assert promised <= set(dir(check(SegmentEngine(Disk(), "", LogConfig()))))
+
+
+# ---- names and rolling -----------------------------------------------------------------------------------
+
+
+def test_a_new_partition_has_kafkas_files(tmp_path: Path) -> None:
+    """M1: names by base offset, 20 digits."""
+    engine = opened(tmp_path / "t-0")
+    assert sorted(contents(tmp_path / "t-0")) == [f"{0:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
+    assert (engine.start_offset, engine.end_offset, engine.size_bytes, engine.flushed_end_offset) == (0, 0, 0, 0)
+    assert engine.segments() == [SegmentInfo(0, 0, 0)]
+
+
+def test_a_segment_is_rolled_before_it_would_grow_too_large(tmp_path: Path) -> None:
+    """Rule 1 (seeds.md M1): exactly full is not too large."""
+    engine = filled(tmp_path, 25, records=2, config=SMALL)
+    assert engine.segments() == [SegmentInfo(0, 20, 10_000), SegmentInfo(20, 40, 10_000), SegmentInfo(40, 50, 5000)]
+    assert sorted(contents(tmp_path))[3:6] == [f"{20:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
+
+
+def test_a_preallocated_segment_has_its_space_at_once(tmp_path: Path) -> None:
+    """The setting `preallocate`: files stay as long as they are, and what a full one did not need is given back."""
+    size = 1 << 20
+    engine = opened(tmp_path, replace(SMALL, preallocate=True, segment_bytes=size))
+    for number in range(4):
+        append(engine, batch(number, size=300_000))
+    engine.update_config(replace(SMALL, preallocate=False, segment_bytes=size))
+    for number in range(4, 8):
+        append(engine, batch(number, size=300_000))
+    first, second, third = (path.stat() for path in sorted(tmp_path.glob("*.log")))
+    assert (first.st_size, second.st_size, third.st_size) == (900_000, 900_000, 600_000)
+    assert first.st_blocks * 512 < size
+    assert second.st_blocks * 512 >= size
+    assert third.st_blocks * 512 < size
+
+
+def test_the_reservation_that_began_a_segment_says_so(tmp_path: Path) -> None:
+    """Log takes a producer snapshot there."""
+    engine = opened(tmp_path, SMALL)
+    rolled = [append(engine, batch(i, size=4000)).rolled for i in range(5)]
+    assert rolled == [False, False, True, False, True]
+
+
+def test_the_first_batch_of_a_segment_never_rolls_by_size(tmp_path: Path) -> None:
+    """Rule 1: no row of empty segments."""
+    engine = opened(tmp_path, replace(SMALL, segment_bytes=500))
+    append(engine, batch(0, size=900))
+    append(engine, batch(1, size=900))
+    assert bases(engine) == [0, 1]
+
+
+def test_a_segment_is_rolled_by_the_time_between_batches(tmp_path: Path) -> None:
+    """Rule 1: the first batch's greatest time counts, not the clock; also after a restart."""
+    config = replace(SMALL, segment_ms=1000)
+    engine = opened(tmp_path, config)
+    append(engine, batch(0, timestamp_ms=NOW_MS), wall_ms=NOW_MS + 10**9)
+    append(engine, batch(1, timestamp_ms=NOW_MS + 1000), wall_ms=NOW_MS + 2 * 10**9)
+    assert bases(engine) == [0]
+    engine.close()
+    engine = opened(tmp_path, config)
+    append(engine, batch(2, timestamp_ms=NOW_MS - 9999))
+    assert bases(engine) == [0]
+    append(engine, batch(3, timestamp_ms=NOW_MS + 1001))
+    assert bases(engine) == [0, 3]
+
+
+def test_without_times_a_segment_is_rolled_by_its_age(tmp_path: Path) -> None:
+    """As Kafka: the clock counts only when the first batch has no time."""
+    config = replace(SMALL, segment_ms=1000)
+    engine = opened(tmp_path, config)
+    for offset, wall_ms in ((0, 5000), (1, 6000), (2, 6001), (3, 7001), (4, 7002)):
+        append(engine, batch(offset, timestamp_ms=-1), wall_ms=wall_ms)
+    assert bases(engine) == [0, 2, 4]
+
+
+def test_the_jitter_shortens_the_life_of_a_segment(tmp_path: Path) -> None:
+    """segment.jitter.ms, at most segment.ms; the dice are handed in."""
+    asked: list[int] = []
+
+    def dice(limit: int) -> int:
+        asked.append(limit)
+        return 600
+
+    engine = SegmentEngine(Disk(), str(tmp_path), replace(SMALL, segment_ms=1000, segment_jitter_ms=5000), dice)
+    engine.open(None)
+    append(engine, batch(0, timestamp_ms=NOW_MS))
+    append(engine, batch(1, timestamp_ms=NOW_MS + 400))
+    append(engine, batch(2, timestamp_ms=NOW_MS + 401))
+    assert bases(engine) == [0, 2]
+    assert set(asked) == {1000}
+
+
+@pytest.mark.parametrize(("index_bytes", "expected"), [(36, [0, 3, 6]), (24, [0, 2, 4, 6, 8])])
+def test_a_segment_is_rolled_when_an_index_is_full(tmp_path: Path, index_bytes: int, expected: list[int]) -> None:
+    """Rule 1: the time index (12 bytes an entry, one place kept for the end) fills up first."""
+    engine = filled(tmp_path, 9, config=LogConfig(segment_index_bytes=index_bytes, index_interval_bytes=0))
+    assert bases(engine)[: len(expected)] == expected
+    engine.close()
+    assert max(path.stat().st_size for path in tmp_path.glob("*index")) <= index_bytes
+
+
+def test_a_segment_is_rolled_when_an_offset_does_not_fit(tmp_path: Path) -> None:
+    """Rule 1: relative offsets have 31 bits; an empty segment stays where it is, as Kafka leaves it."""
+    engine = opened(tmp_path)
+    append(engine, batch(0))
+    append(engine, batch(2**31 - 1))
+    append(engine, batch(2**31))
+    append(engine, batch(2**33))
+    assert bases(engine) == [0, 2**31, 2**33]
+    assert engine.end_offset == 2**33 + 1
+    other = opened(tmp_path / "empty")
+    append(other, batch(2**33))
+    assert bases(other) == [0, 2**33]
+    assert read(other, 5) == batch(2**33)
+
+
+def test_roll_begins_a_segment_at_the_end(tmp_path: Path) -> None:
+    """And does nothing while the active one is empty."""
+    engine = filled(tmp_path, 3)
+    assert engine.roll(NOW_MS)
+    assert not engine.roll(NOW_MS)
+    assert bases(engine) == [0, 3]
+    append(engine, batch(3))
+    assert read(engine, 2, 1000) == batch(2, timestamp_ms=NOW_MS + 2, size=1000)
+
+
+def test_settings_hold_from_the_next_append_on(tmp_path: Path) -> None:
+    """update_config."""
+    engine = filled(tmp_path, 3)
+    engine.update_config(replace(SMALL, segment_bytes=3500))
+    append(engine, batch(3, size=1000))
+    assert bases(engine) == [0, 3]
+
+
+# ---- reserve, write, publish, abandon --------------------------------------------------------------------
+
+
+def test_nothing_is_read_before_it_is_published(tmp_path: Path) -> None:
+    """Contract rule 2: outstanding reservations, published in order, over a roll."""
+    engine = filled(tmp_path, 10, config=replace(SMALL, segment_bytes=11_000))
+    parts = [batch(10 + i, timestamp_ms=NOW_MS + 10 + i, size=1000) for i in range(3)]
+    reserved = [engine.reserve(len(part), infos(part), NOW_MS) for part in parts]
+    assert [r.rolled for r in reserved] == [False, True, False]
+    for reservation, part in reversed(list(zip(reserved, parts, strict=True))):
+        engine.write(reservation, part)
+    assert engine.end_offset == 10
+    assert engine.size_bytes == 10_000
+    assert engine.locate(10, 10**6, 10, min_one_batch=True).size == 0
+    for number, reservation in enumerate(reserved):
+        engine.publish(reservation)
+        assert engine.end_offset == 11 + number
+        assert engine.locate(10 + number, 10**6, 11 + number, min_one_batch=True).size == 1000
+    assert read(engine, 10) == parts[0]
+    assert read(engine, 11) == parts[1] + parts[2]
+    # Finished with its last publication: entries at 3000, 6000, 9000 and the end.
+    assert len(contents(tmp_path)[f"{0:020d}.timeindex"]) == 48
+
+
+def test_a_roll_by_time_does_not_read_what_is_not_written_yet(tmp_path: Path) -> None:
+    """The first batch's time is known from its reservation."""
+    engine = opened(tmp_path, replace(SMALL, segment_ms=1000))
+    parts = [batch(i, timestamp_ms=NOW_MS + time) for i, time in enumerate((0, 1000, 1001))]
+    reserved = [engine.reserve(len(part), infos(part), NOW_MS) for part in parts]
+    assert [r.rolled for r in reserved] == [False, False, True]
+
+
+def test_abandoning_gives_up_all_that_was_reserved_later(tmp_path: Path) -> None:
+    """Contract: with the segments that these reservations began; what was reserved before stays."""
+    engine = filled(tmp_path, 8, config=SMALL)
+    parts = [batch(8 + i, size=1000) for i in range(4)]
+    reserved = [engine.reserve(len(part), infos(part), NOW_MS) for part in parts]
+    for reservation, part in zip(reserved, parts, strict=True):
+        engine.write(reservation, part)
+    assert bases(engine) == [0, 10]
+    engine.abandon(reserved[1])
+    assert bases(engine) == [0]
+    engine.write(reserved[1], parts[1])  # the writer's thread did not know yet
+    engine.publish(reserved[0])
+    assert (engine.end_offset, (tmp_path / f"{0:020d}.log").stat().st_size) == (9, 9000)
+    append(engine, parts[1])
+    append(engine, parts[2])
+    assert bases(engine) == [0, 10]
+    assert read(engine, 8) == parts[0] + parts[1]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_after_a_failed_write_and_abandon_all_is_as_before(tmp_path: Path, code: int) -> None:
+    """A part of the batch may have reached the file."""
+    disk = FaultyDisk()
+    engine = filled(tmp_path, 5, disk=disk)
+    before = contents(tmp_path)
+    part = batch(5, size=1000)
+    reservation = engine.reserve(len(part), infos(part), NOW_MS)
+    disk.room, disk.fail_writes = 300, code
+    with pytest.raises(StorageError):
+        engine.write(reservation, part)
+    engine.abandon(reservation)
+    assert contents(tmp_path) == before
+    assert (engine.end_offset, engine.size_bytes) == (5, 5000)
+    disk.room, disk.fail_writes = None, 0
+    append(engine, part)
+    assert read(engine, 4)[1000:] == part
+
+
+def test_a_reserve_that_fails_to_roll_has_reserved_nothing(tmp_path: Path) -> None:
+    """Contract rule 6."""
+    disk = FaultyDisk()
+    engine = filled(tmp_path, 10, config=SMALL, disk=disk)
+    part = batch(10, size=1000)
+    disk.fail_writes = errno.ENOSPC
+    with pytest.raises(StorageError):
+        engine.reserve(len(part), infos(part), NOW_MS)
+    disk.fail_writes = 0
+    assert engine.end_offset == 10
+    append(engine, part)
+    assert bases(engine) == [0, 10]
+    assert read(engine, 10) == part
+
+
+def test_short_writes_are_continued(tmp_path: Path) -> None:
+    """The system may write less than it is asked to."""
+    disk = FaultyDisk()
+    disk.write_limit = 333
+    engine = filled(tmp_path, 5, disk=disk)
+    assert read(engine, 0) == b"".join(batch(i, timestamp_ms=NOW_MS + i, size=1000) for i in range(5))
+
+
+# ---- locate ----------------------------------------------------------------------------------------------
+
+
+def test_locate_answers_with_one_region_of_one_segment(tmp_path: Path) -> None:
+    """F7: the rest is in the next segment, and the next fetch will get it."""
+    engine = filled(tmp_path, 25, config=SMALL)
+    located = engine.locate(3, 10**6, 25, min_one_batch=True)
+    assert [(r.position, r.length) for r in located.regions] == [(3000, 7000)]
+    assert located.size == 7000
+    assert located.end_offset == 10
+    assert located.position == OffsetPosition(0, 3000)
+    located = engine.locate(20, 10**6, 25, min_one_batch=True)
+    assert (located.size, located.end_offset, located.position) == (5000, 25, OffsetPosition(20, 0))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_locate_starts_at_the_batch_that_holds_the_offset(tmp_path: Path, *, again: bool) -> None:
+    """F8, for every offset, in active and older segments."""
+    engine = filled(tmp_path, 25, records=3, config=SMALL)
+    if again:
+        engine.close()
+        engine = opened(tmp_path, SMALL)
+    for offset in range(75):
+        first = offset - offset % 3
+        assert read(engine, offset, 1000) == batch(first, 3, timestamp_ms=NOW_MS + first // 3, size=1000)
+
+
+def test_locate_stops_before_the_batch_that_reaches_max_offset(tmp_path: Path) -> None:
+    """F8: the high watermark or last stable offset becomes a position."""
+    engine = filled(tmp_path, 25, records=2, config=SMALL)
+    for max_offset in range(4, 20):
+        located = engine.locate(4, 10**6, max_offset, min_one_batch=True)
+        assert located.size == 1000 * ((max_offset - 4) // 2)
+        assert located.end_offset <= max_offset
+    assert engine.locate(4, 10**6, 20, min_one_batch=True).size == 8000
+    assert engine.locate(4, 10**6, 21, min_one_batch=True).size == 8000
+    assert engine.locate(7, 10**6, 7, min_one_batch=True).size == 0
+    assert engine.locate(5, 10**6, 5, min_one_batch=True).regions == ()
+
+
+def test_locate_gives_at_most_max_bytes_and_may_cut_a_batch(tmp_path: Path) -> None:
+    """F8, F9: never the first batch, which comes whole or not at all."""
+    engine = filled(tmp_path, 8)
+    sizes = {
+        (max_bytes, min_one): engine.locate(2, max_bytes, 8, min_one_batch=min_one).size
+        for max_bytes in (0, 1, 999, 1000, 1001, 2500, 6000, 7000)
+        for min_one in (False, True)
+    }
+    assert [sizes[n, False] for n in (0, 1, 999, 1000, 1001, 2500, 6000, 7000)] == [
+        0,
+        0,
+        0,
+        1000,
+        1001,
+        2500,
+        6000,
+        6000,
+    ]
+    assert [sizes[n, True] for n in (0, 1, 999, 1000, 1001)] == [1000, 1000, 1000, 1000, 1001]
+
+
+def test_the_end_offset_of_a_cut_answer_is_a_little_behind_it(tmp_path: Path) -> None:
+    """Kafka's upper bound for aborted transactions, where there are any: the next index entry, or max_offset."""
+    engine = filled(tmp_path, 40, config=LogConfig(index_interval_bytes=4096))
+    assert engine.locate(3, 4000, 40, min_one_batch=True).end_offset == 40
+    engine.add_aborted(AbortedTransaction(1, 0, 1, 2))
+    located = engine.locate(3, 4000, 40, min_one_batch=True)
+    assert 7 <= located.end_offset <= 11
+    located = engine.locate(3, 4000, 8, min_one_batch=True)
+    assert located.end_offset == 8
+    assert engine.locate(30, 9000, 40, min_one_batch=True).end_offset == 40
+
+
+def test_locate_at_the_end_is_empty_and_says_where_the_end_is(tmp_path: Path) -> None:
+    """F6, F7."""
+    engine = filled(tmp_path, 12, config=SMALL)
+    located = engine.locate(12, 10**6, 12, min_one_batch=True)
+    assert (located.regions, located.size, located.position) == ((), 0, OffsetPosition(10, 2000))
+
+
+def test_locate_goes_on_to_the_next_segment_when_this_one_has_nothing_left(tmp_path: Path) -> None:
+    """F7: offsets may be missing at a segment's end, after compaction."""
+    engine = filled(tmp_path, 10, config=SMALL)
+    append(engine, batch(50, size=1000))
+    assert bases(engine) == [0, 50]
+    for offset in (10, 49, 50):
+        assert read(engine, offset) == batch(50, size=1000)
+    located = engine.locate(20, 10**6, 40, min_one_batch=True)
+    assert (located.regions, located.size) == ((), 0)
+
+
+def test_a_reader_at_the_end_costs_no_system_call(tmp_path: Path) -> None:
+    """Hot path: the last batches, and the end itself, are in memory."""
+    disk = FaultyDisk()
+    engine = filled(tmp_path, 200, disk=disk)
+    disk.forget_history()
+    for offset in range(140, 201):
+        engine.locate(offset, 10**6, 200, min_one_batch=True)
+        engine.locate(offset, 10**6, max(offset, 190), min_one_batch=True)
+        engine.locate(offset, 1500, 200, min_one_batch=True)
+    assert disk.reads == []
+
+
+def test_read_batches_gives_whole_batches_only(tmp_path: Path) -> None:
+    """For internal readers: at least one, no further one beyond max_bytes."""
+    engine = filled(tmp_path, 8)
+    whole = [batch(i, timestamp_ms=NOW_MS + i, size=1000) for i in range(8)]
+    assert bytes(engine.read_batches(2, 1)) == whole[2]
+    assert bytes(engine.read_batches(2, 1999)) == whole[2]
+    assert bytes(engine.read_batches(2, 2000)) == whole[2] + whole[3]
+    assert bytes(engine.read_batches(2, 2060)) == whole[2] + whole[3]
+    assert bytes(engine.read_batches(5, 10**6)) == b"".join(whole[5:])
+    assert bytes(engine.read_batches(8, 10**6)) == b""
+
+
+def test_times_are_found_across_segments(tmp_path: Path) -> None:
+    """ListOffsets by time: the first batch that is late enough, at or behind the offset."""
+    engine = filled(tmp_path, 25, records=2, config=SMALL)
+    assert engine.find_timestamp(0, 0) == 0
+    assert engine.find_timestamp(NOW_MS + 12, 0) == 24
+    assert engine.find_timestamp(NOW_MS + 24, 0) == 48
+    assert engine.find_timestamp(NOW_MS + 25, 0) is None
+    assert engine.find_timestamp(NOW_MS, 31) == 30
+    assert engine.find_timestamp(NOW_MS, 50) is None
+    assert engine.max_timestamp() == (NOW_MS + 24, 49)
+    assert [engine.segment_max_timestamp(base) - NOW_MS for base in bases(engine)] == [9, 19, 24]
+
+
+def test_the_greatest_time_is_that_of_the_first_batch_that_has_it(tmp_path: Path) -> None:
+    """Contract; also in a segment that was loaded again."""
+    engine = opened(tmp_path, SMALL)
+    assert engine.max_timestamp() is None
+    for offset, time in enumerate([1, 9, 3, 9, 2] * 3):
+        append(engine, batch(offset, timestamp_ms=NOW_MS + time, size=2000))
+    assert engine.max_timestamp() == (NOW_MS + 9, 1)
+    engine.close()
+    assert opened(tmp_path, SMALL).max_timestamp() == (NOW_MS + 9, 1)
+
+
+def test_a_segment_without_times_is_as_old_as_its_file(tmp_path: Path) -> None:
+    """Retention by time falls back to it."""
+    engine = opened(tmp_path)
+    append(engine, batch(0, timestamp_ms=-1))
+    assert engine.segment_max_timestamp(0) == (tmp_path / f"{0:020d}.log").stat().st_mtime_ns // 10**6

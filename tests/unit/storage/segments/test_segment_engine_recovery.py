@@ -1,0 +1,482 @@
+"""Kafka's engine over stops and crashes: opening, recovery, cutting, syncing (segment_engine.py, layout.py)."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from protocol.records import BatchHeader
+from storage.config.log_config import LogConfig
+from storage.engine import AbortedTransaction, Buffer
+from storage.io.disk import Disk, File, StorageError
+from storage.io.file_handle_cache import OpenFiles
+from storage.segments.segment_engine import SegmentEngine
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.segments import NOW_MS, append, batch, bytes_of, contents, filled, opened, read
+
+SMALL = LogConfig(segment_bytes=10_000, index_interval_bytes=2000)
+
+
+def bases(engine: SegmentEngine) -> list[int]:
+    return [segment.base_offset for segment in engine.segments()]
+
+
+def recovered(
+    directory: Path, recovery_point: int, config: LogConfig = SMALL, compacted_end: int = 0
+) -> tuple[SegmentEngine, list[int]]:
+    """An engine after an unclean stop, and the base offsets that recovery has visited."""
+    engine = SegmentEngine(Disk(), str(directory), config)
+    engine.compacted_end = compacted_end
+    visited: list[int] = []
+
+    def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
+        visited.append(header.base_offset)
+        assert engine.end_offset == header.next_offset
+
+    start = engine.open(recovery_point)
+    if start is not None:
+        engine.recover(start, visit)
+    return engine, visited
+
+
+# ---- opening ---------------------------------------------------------------------------------------------
+
+
+def test_a_clean_partition_is_opened_without_opening_a_file(tmp_path: Path) -> None:
+    """Rule 3, D11: 5,000 partitions must not open 15,000 files."""
+    filled(tmp_path, 45, config=SMALL).close()
+    disk = FaultyDisk()
+    engine = opened(tmp_path, SMALL, disk=disk)
+    assert engine.start_offset == 0
+    assert engine.size_bytes == 45_000
+    assert (disk.open_files, disk.reads) == (0, [])
+    assert engine.end_offset == engine.flushed_end_offset == 45
+    assert disk.open_files == 1
+    assert {Path(path).name[:20] for path, _, _ in disk.reads} == {f"{40:020d}"}
+
+
+def test_a_partition_closed_and_opened_again_goes_on(tmp_path: Path) -> None:
+    """The files are the same as without the stop."""
+    engine = filled(tmp_path / "a", 25, config=SMALL)
+    engine.close()
+    engine = opened(tmp_path / "a", SMALL)
+    for number in range(25, 50):
+        append(engine, batch(number, timestamp_ms=NOW_MS + number, size=1000))
+    engine.close()
+    filled(tmp_path / "b", 50, config=SMALL).close()
+    a, b = contents(tmp_path / "a"), contents(tmp_path / "b")
+    # The stop left one time entry more, as Kafka's stop does.
+    stopped_in = f"{20:020d}.timeindex"
+    assert (len(a.pop(stopped_in)), len(b.pop(stopped_in))) == (48, 36)
+    assert a == b
+
+
+def test_closing_cuts_off_what_was_never_published(tmp_path: Path) -> None:
+    """A late write of an abandoned reservation must not be found by the next start."""
+    engine = filled(tmp_path, 5)
+    engine._active.file.pwrite(b"x" * 500, 5000)
+    engine.close()
+    assert (tmp_path / f"{0:020d}.log").stat().st_size == 5000
+
+
+def test_idle_partitions_hold_no_descriptor(tmp_path: Path) -> None:
+    """In service, what was not used since the last look is closed; all works on."""
+    disk = Disk()
+    open_files = OpenFiles(disk)
+    filled(tmp_path, 25, config=SMALL).close()
+    engine = SegmentEngine(disk, str(tmp_path), SMALL, open_files=open_files)
+    engine.open(None)
+    engine.enter_service()
+    for offset in range(25):
+        read(engine, offset)
+    assert (disk.open_files, len(open_files)) == (3, 3)
+    list(open_files.close_idle())
+    assert read(engine, 3, 1000) == batch(3, timestamp_ms=NOW_MS + 3, size=1000)
+    list(open_files.close_idle())
+    assert disk.open_files == 1
+    list(open_files.close_idle())
+    assert (disk.open_files, len(open_files)) == (0, 0)
+    append(engine, batch(25, size=1000))
+    list(open_files.close_idle())
+    assert disk.open_files == 1
+    assert read(engine, 25) == batch(25, size=1000)
+    assert read(engine, 3, 1000) == batch(3, timestamp_ms=NOW_MS + 3, size=1000)
+
+
+def test_indexes_without_log_and_files_half_deleted_go(tmp_path: Path) -> None:
+    """layout.py rule 1; what is not ours stays."""
+    filled(tmp_path, 15, config=SMALL).close()
+    expected = contents(tmp_path)
+    for name in (
+        f"{77:020d}.index",
+        f"{77:020d}.timeindex",
+        f"{77:020d}.txnindex",
+        f"{3:020d}.log.deleted",
+        f"{3:020d}.index.deleted",
+        f"{3:020d}.log.cleaned",
+        f"{3:020d}.snapshot.deleted",
+    ):
+        (tmp_path / name).write_bytes(b"12345678")
+    kept = ["leader-epoch-checkpoint", "partition.metadata", f"{15:020d}.snapshot", f"{9:020d}-0000000001.checkpoint"]
+    for name in [*kept, f"{4:020d}-0000000001.checkpoint.deleted"]:
+        (tmp_path / name).write_bytes(b"")
+        expected[name] = b""
+    engine = opened(tmp_path, SMALL)
+    assert bases(engine) == [0, 10]
+    engine.close()
+    assert contents(tmp_path) == expected
+
+
+def test_a_swap_that_was_begun_is_finished(tmp_path: Path) -> None:
+    """layout.py rule 1: a compacted segment replaces those whose offsets it covers."""
+    filled(tmp_path, 35, config=SMALL).close()
+    swapped = batch(3, size=1000) + batch(19, size=1000)
+    (tmp_path / f"{0:020d}.log.swap").write_bytes(swapped)
+    for suffix in (".index", ".timeindex"):
+        (tmp_path / f"{0:020d}{suffix}.swap").write_bytes(b"")
+    engine = opened(tmp_path, SMALL)
+    assert bases(engine) == [0, 20, 30]
+    assert read(engine, 0) == swapped
+    assert read(engine, 12) == swapped[1000:]
+    assert not list(tmp_path.glob("*.swap"))
+
+
+def test_a_swap_beside_a_cleaned_file_was_not_complete_and_goes(tmp_path: Path) -> None:
+    """layout.py rule 1: a split that was interrupted."""
+    filled(tmp_path, 35, config=SMALL).close()
+    before = contents(tmp_path)
+    for name in (f"{0:020d}.log.cleaned", f"{5:020d}.log.swap", f"{5:020d}.index.swap"):
+        (tmp_path / name).write_bytes(batch(5, size=1000))
+    opened(tmp_path, SMALL).close()
+    assert contents(tmp_path) == before
+
+
+# ---- recovery --------------------------------------------------------------------------------------------
+
+
+def test_recovery_checks_from_the_segment_of_the_recovery_point_on(tmp_path: Path) -> None:
+    """Contract: older segments are vouched for."""
+    filled(tmp_path, 45, config=SMALL).close()
+    before = contents(tmp_path)
+    for point, first in ((0, 0), (9, 0), (10, 10), (37, 30), (45, 40)):
+        engine, visited = recovered(tmp_path, point)
+        assert visited == list(range(first, 45))
+        assert (engine.end_offset, engine.flushed_end_offset) == (45, point)
+        assert contents(tmp_path) == before
+        engine.close()
+
+
+def test_before_recovery_older_segments_can_be_read(tmp_path: Path) -> None:
+    """Contract: the producers' state is taken up from there."""
+    filled(tmp_path, 25, config=SMALL).close()
+    engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
+    assert engine.open(13) == 10
+    assert engine.bytes_to_recover(10) == 15_000
+    assert bytes(engine.read_batches(8, 10**6))[:1000] == batch(8, timestamp_ms=NOW_MS + 8, size=1000)
+    assert bytes(engine.read_batches(10, 10**6)) == b""
+    log = tmp_path / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:5000])
+    engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
+    assert engine.open(13) == 10
+    assert bytes(engine.read_batches(5, 10**6)) == b""
+
+
+@pytest.mark.parametrize("kept", [0, 1, 999, 1000, 1001, 4500, 9000, 9999])
+def test_what_lies_behind_damage_is_dropped(tmp_path: Path, kept: int) -> None:
+    """A segment that lost its end, be it whole batches, ends the log, whatever follows."""
+    filled(tmp_path, 45, config=SMALL).close()
+    log = tmp_path / f"{20:020d}.log"
+    log.write_bytes(log.read_bytes()[:kept])
+    engine, visited = recovered(tmp_path, 12)
+    end_offset = 20 + kept // 1000
+    assert visited == list(range(10, end_offset))
+    assert bases(engine) == [0, 10, 20]
+    assert (engine.end_offset, engine.size_bytes) == (end_offset, 1000 * end_offset)
+    append(engine, batch(end_offset, size=1000))
+    assert read(engine, end_offset) == batch(end_offset, size=1000)
+    engine.close()
+    _, visited = recovered(tmp_path, 0)
+    assert visited == list(range(end_offset + 1))
+
+
+def test_a_log_may_have_gaps_between_segments_where_it_was_compacted(tmp_path: Path) -> None:
+    """Contract: there a missing end is no loss."""
+    filled(tmp_path, 45, config=SMALL).close()
+    log = tmp_path / f"{20:020d}.log"
+    log.write_bytes(log.read_bytes()[:3000])
+    _, visited = recovered(tmp_path, 12, compacted_end=30)
+    assert visited == [*range(10, 23), *range(30, 45)]
+
+
+def test_the_flushed_end_is_never_behind_the_recovered_end(tmp_path: Path) -> None:
+    """A checkpoint that says more than there is."""
+    filled(tmp_path, 15, config=SMALL).close()
+    engine, _ = recovered(tmp_path, 99)
+    assert engine.flushed_end_offset == engine.end_offset == 15
+
+
+def test_a_segment_without_index_is_recovered_also_after_a_clean_stop(tmp_path: Path) -> None:
+    """As Kafka; nothing is flushed less for it."""
+    filled(tmp_path, 35, config=SMALL).close()
+    before = contents(tmp_path)
+    (tmp_path / f"{10:020d}.timeindex").unlink()
+    engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
+    assert engine.open(None) == 10
+    engine.recover(10, lambda *_: None)
+    assert engine.flushed_end_offset == 35
+    engine.close()
+    assert contents(tmp_path) == before
+
+
+def test_recovery_goes_in_slices(tmp_path: Path) -> None:
+    """So that it can run beside other work."""
+    filled(tmp_path, 45, config=SMALL).close()
+    engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
+    start = engine.open(0)
+    assert start == 0
+    assert list(engine.recovery(start, lambda *_: None)) == [10, 20, 30, 40, 45]
+
+
+def test_every_crash_of_an_append_is_recovered(tmp_path: Path) -> None:
+    """Whatever part of the last writes reached the disk: no byte position is special."""
+    whole = b"".join(batch(i, 2, size=90) for i in range(0, 6, 2))
+    for length in range(len(whole) + 1):
+        directory = tmp_path / str(length)
+        directory.mkdir()
+        (directory / f"{0:020d}.log").write_bytes(whole[:length])
+        engine, visited = recovered(directory, 0)
+        assert visited == [2 * i for i in range(length // 90)]
+        assert read(engine, 0) == whole[: length - length % 90]
+
+
+# ---- aborted transactions --------------------------------------------------------------------------------
+
+
+def test_aborted_transactions_are_found_across_segments(tmp_path: Path) -> None:
+    """F10: each in the segment of its marker; the search ends where nothing can follow."""
+    engine = filled(tmp_path, 35, config=SMALL)
+    first = AbortedTransaction(1, 5, 12, 5)
+    second = AbortedTransaction(2, 8, 31, 13)
+    engine.add_aborted(first)
+    engine.add_aborted(second)
+    assert sorted(path.name for path in tmp_path.glob("*.txnindex")) == [f"{n:020d}.txnindex" for n in (10, 30)]
+    assert engine.aborted(0, 6) == [first]
+    assert engine.aborted(0, 35) == [first, second]
+    assert engine.aborted(20, 25) == [second]
+    assert engine.aborted(32, 35) == []
+    engine.close()
+    again = opened(tmp_path, SMALL)
+    assert again.aborted(0, 35) == [first, second]
+    again.truncate(31)
+    assert again.aborted(0, 31) == [first]
+
+
+def test_recovery_builds_the_transaction_index_anew(tmp_path: Path) -> None:
+    """Of the range that is recovered; what is older stays."""
+    engine = filled(tmp_path, 35, config=SMALL)
+    old, new = AbortedTransaction(1, 5, 12, 5), AbortedTransaction(2, 8, 31, 13)
+    engine.add_aborted(old)
+    engine.add_aborted(new)
+    engine.close()
+    engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
+    start = engine.open(25)
+    assert start is not None
+
+    def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
+        if header.base_offset == 31:
+            assert engine.aborted(0, 31) == [old]
+            engine.add_aborted(new)
+
+    engine.recover(start, visit)
+    assert engine.aborted(0, 35) == [old, new]
+
+
+# ---- cutting ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0, 1, 9, 10, 11, 19, 20, 21, 24, 25])
+def test_truncation_cuts_across_segments(tmp_path: Path, offset: int) -> None:
+    """Later segments go, the one that holds the offset is active again; the flushed end follows."""
+    engine = filled(tmp_path, 25, config=SMALL)
+    engine.collect_sync().run()
+    engine.mark_flushed(25)
+    engine.truncate(offset)
+    assert engine.end_offset == engine.flushed_end_offset == offset
+    assert engine.size_bytes == 1000 * offset
+    assert bases(engine) == [base for base in (0, 10, 20) if base <= offset]
+    for number in range(offset, 30):
+        append(engine, batch(number, timestamp_ms=NOW_MS + number, size=1000))
+    for number in range(30):
+        assert read(engine, number, 1000) == batch(number, timestamp_ms=NOW_MS + number, size=1000)
+    engine.close()
+    assert [segment.end_offset for segment in opened(tmp_path, SMALL).segments()][-1] == 30
+
+
+def test_truncation_inside_a_batch_takes_all_of_it(tmp_path: Path) -> None:
+    """The end is then the batch's base offset."""
+    engine = filled(tmp_path, 5, records=4)
+    engine.truncate(10)
+    assert engine.end_offset == 8
+    engine.truncate(8)
+    assert engine.end_offset == 8
+
+
+def test_reset_begins_anew_at_any_offset(tmp_path: Path) -> None:
+    """A follower whose log ends before the leader's begins; or the leader's offset is one of ours."""
+    for number, offset in enumerate((0, 5, 10, 100)):
+        engine = filled(tmp_path / str(number), 25, config=SMALL)
+        engine.reset(offset)
+        assert (engine.start_offset, engine.end_offset, engine.size_bytes) == (offset, offset, 0)
+        assert engine.flushed_end_offset <= offset
+        append(engine, batch(offset, size=1000))
+        assert read(engine, offset) == batch(offset, size=1000)
+        engine.close()
+        assert len(contents(tmp_path / str(number))) == 3
+
+
+def test_trimming_dooms_whole_segments_before_the_offset(tmp_path: Path) -> None:
+    """Never the active one; regions that are being sent live on."""
+    engine = filled(tmp_path, 35, config=SMALL)
+    located = engine.locate(3, 10**6, 35, min_one_batch=True)
+    sent = bytes_of(located.regions)
+    assert engine.trim(9) == []
+    doomed = engine.trim(25)
+    assert bases(engine) == [20, 30]
+    assert engine.start_offset == 20
+    assert sorted(Path(path).name for path in doomed) == sorted(
+        f"{base:020d}{suffix}.deleted" for base in (0, 10) for suffix in (".log", ".index", ".timeindex")
+    )
+    for path in doomed:
+        Path(path).unlink()
+    assert bytes_of(located.regions) == sent
+    assert len(engine.trim(10**9)) == 3
+    assert bases(engine) == [30]
+
+
+# ---- durability ------------------------------------------------------------------------------------------
+
+
+def synced(disk: FaultyDisk) -> list[str]:
+    names = [Path(path).name.lstrip("0") for path in disk.syncs]
+    disk.syncs.clear()
+    return names
+
+
+def test_a_sync_covers_the_active_log_and_finished_segments_with_their_indexes(tmp_path: Path) -> None:
+    """Rule 5: indexes of the active segment are built anew after a crash and need no sync."""
+    disk = FaultyDisk()
+    engine = filled(tmp_path, 5, config=SMALL, disk=disk)
+    work = engine.collect_sync()
+    assert work.end_offset == 5
+    assert engine.flushed_end_offset == 0
+    work.run()
+    engine.mark_flushed(5)
+    assert synced(disk) == [".log"]
+    assert engine.flushed_end_offset == 5
+    engine.collect_sync().run()
+    engine.mark_flushed(5)
+    assert synced(disk) == []
+    for number in range(5, 25):
+        append(engine, batch(number, size=1000))
+    engine.collect_sync().run()
+    names = synced(disk)
+    assert set(names) == {".log", ".index", ".timeindex", "10.log", "10.index", "10.timeindex", "20.log"}
+    engine.mark_flushed(25)
+    engine.roll(NOW_MS)
+    engine.collect_sync().run()
+    assert set(synced(disk)) == {"20.log", "20.index", "20.timeindex"}
+
+
+def test_new_names_are_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """disk.py rule 6: a file that is not in its directory is lost with all its bytes."""
+    disk = FaultyDisk()
+    asked: list[str] = []
+    real = disk.open_directory
+
+    def observed(path: str) -> File:
+        asked.append(path)
+        return real(path)
+
+    monkeypatch.setattr(disk, "open_directory", observed)
+    engine = filled(tmp_path, 5, config=SMALL, disk=disk)
+    engine.collect_sync().run()
+    append(engine, batch(5, size=1000))
+    engine.collect_sync().run()
+    assert asked == [str(tmp_path)]
+    for number in range(6, 12):
+        append(engine, batch(number, size=1000))
+    engine.collect_sync().run()
+    assert asked == [str(tmp_path)] * 2
+
+
+def test_sync_work_does_not_mind_what_happens_meanwhile(tmp_path: Path) -> None:
+    """Closed over open files: renamed, deleted, the directory gone."""
+    engine = filled(tmp_path / "t", 25, config=SMALL)
+    work = engine.collect_sync()
+    for path in engine.trim(20):
+        Path(path).unlink()
+    (tmp_path / "t").rename(tmp_path / "t-delete")
+    work.run()
+
+
+def test_the_recovery_point_waits_for_the_indexes_of_finished_segments(tmp_path: Path) -> None:
+    """Their log is durable, but what would be found of their indexes after a crash is not known."""
+    engine = filled(tmp_path, 10, config=SMALL)
+    before_the_roll = engine.collect_sync()
+    engine.roll(NOW_MS)
+    before_the_roll.run()
+    engine.mark_flushed(10)
+    assert (engine.flushed_end_offset, engine.recovery_point) == (10, 0)
+    work = engine.collect_sync()
+    assert engine.recovery_point == 0
+    work.run()
+    engine.mark_flushed(work.end_offset)
+    assert engine.recovery_point == 10
+
+
+def test_an_empty_log_is_recovered_like_any_other(tmp_path: Path) -> None:
+    """Indexes may have outlived its batches; and whoever recovers has to learn from older segments what producers did."""
+    opened(tmp_path / "new", SMALL)
+    assert SegmentEngine(Disk(), str(tmp_path / "new"), SMALL).open(0) == 0
+    filled(tmp_path / "t", 10, config=SMALL).roll(NOW_MS)
+    again, visited = recovered(tmp_path / "t", 10)
+    assert visited == []
+    assert (again.end_offset, again.flushed_end_offset) == (10, 10)
+    assert SegmentEngine(Disk(), str(tmp_path / "t"), SMALL).open(10) == 10
+
+
+def test_a_failed_sync_is_an_error_and_flushes_nothing(tmp_path: Path) -> None:
+    """D12b."""
+    disk = FaultyDisk()
+    engine = filled(tmp_path, 5, disk=disk)
+    disk.fail_syncs = errno.EIO
+    with pytest.raises(StorageError):
+        engine.collect_sync().run()
+    assert engine.flushed_end_offset == 0
+
+
+def test_a_sync_from_before_a_truncation_does_not_vouch_for_what_came_after(tmp_path: Path) -> None:
+    """The offsets are the same, the bytes are not."""
+    engine = filled(tmp_path, 5)
+    work = engine.collect_sync()
+    engine.truncate(2)
+    for number in range(2, 8):
+        append(engine, batch(number, size=1000))
+    later = engine.collect_sync()
+    work.run()
+    engine.mark_flushed(work.end_offset)
+    assert engine.flushed_end_offset == 2
+    later.run()
+    engine.mark_flushed(later.end_offset)
+    assert engine.flushed_end_offset == 8
+
+
+def test_deleting_writes_nothing(tmp_path: Path) -> None:
+    """The directory is the caller's to remove."""
+    disk = FaultyDisk()
+    engine = filled(tmp_path, 100, disk=disk)
+    disk.fail_writes = errno.ENOSPC
+    engine.delete()
+    assert disk.open_files == 0
